@@ -1,0 +1,3 @@
+"""Courtier stands between GPUs and the work that wants them."""
+
+__version__ = "0.1.0"

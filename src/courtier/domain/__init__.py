@@ -1,0 +1,1 @@
+"""What is: frozen values and the tables that give them meaning. Imports nothing but the standard library."""

@@ -1,0 +1,81 @@
+"""GPUs: what one is, how two are linked, and what a reading says. A GPU is known by its UUID."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DeviceState(StrEnum):
+    FREE = "free"
+    ALLOCATED = "allocated"
+    RECLAIMING = "reclaiming"
+    QUARANTINED = "quarantined"
+    EXTERNAL = "external"
+
+
+class DeviceMode(StrEnum):
+    """How a GPU is divided while it has tenants; whole and shared never mix on one GPU."""
+
+    WHOLE = "whole"
+    SHARED = "shared"
+    TIMESLICE = "timeslice"
+    MPS = "mps"
+    MIG = "mig"
+
+
+# Bandwidth order of link kinds, best first; the names are those of `nvidia-smi topo -m`.
+LINK_KINDS = ("nvlink", "pix", "pxb", "phb", "node", "sys")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU. memory_bytes_reserved is what the driver keeps; links are (uuid of the other, kind)."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_bytes_total: int
+    memory_bytes_reserved: int
+    numa_node: int | None
+    links: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def memory_bytes_usable(self) -> int:
+        return self.memory_bytes_total - self.memory_bytes_reserved
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalProcess:
+    """A process outside Courtier that holds GPU memory; None where the driver does not say."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at one GPU. tenants are (job id, bytes) of Courtier's own jobs' processes."""
+
+    uuid: str
+    at_ms: int
+    memory_bytes_used: int | None
+    utilization_percent: int | None
+    temperature_celsius: int | None
+    power_milliwatts: int | None
+    tenants: tuple[tuple[int, int], ...] = ()
+    external: tuple[ExternalProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A machine and its GPUs. simulated is the specification ("8xA100-80GB"), None for real GPUs."""
+
+    hostname: str
+    cpus: int
+    memory_bytes: int
+    devices: tuple[Device, ...]
+    simulated: str | None = None
+    isolation: str = "env"
+    isolation_reason: str | None = None
+    enforcement: str = "none"

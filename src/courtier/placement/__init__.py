@@ -1,0 +1,1 @@
+"""Where: whether a request fits, on which GPUs, and if not why not. Pure."""

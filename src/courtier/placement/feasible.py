@@ -1,0 +1,72 @@
+"""Whether a request can ever be met by a box: the filters of submit. Each refusal is a reason with its numbers.
+
+Must never look at what is free now: that is selection's question.
+"""
+
+from collections.abc import Sequence
+
+from courtier.domain.devices import Box, Device
+from courtier.domain.models import same_model
+from courtier.domain.reasons import Reason, reason
+from courtier.domain.workloads import Request
+
+
+def gpus_wanted(request: Request) -> int:
+    """How many GPUs a request names: memory or a share without a count means one."""
+    if request.gpus == 0 and (request.gpu_memory_bytes is not None or request.gpu_milli is not None):
+        return 1
+    return request.gpus
+
+
+def of_model(devices: Sequence[Device], model: str | None) -> list[Device]:
+    """The devices that a request's model allows."""
+    return [device for device in devices if model is None or same_model(model, device.model)]
+
+
+def impossible(request: Request, box: Box) -> Reason | None:
+    """The reason why this box can never meet the request, or None."""
+    if request.cpus > box.cpus:
+        return reason("cpus_exceed_box", cpus=request.cpus, cpus_total=box.cpus)
+    if request.memory_bytes is not None and request.memory_bytes > box.memory_bytes:
+        return reason("memory_exceeds_box", needed_bytes=request.memory_bytes, total_bytes=box.memory_bytes)
+    if request.mig_profile is not None:
+        return reason("mig_not_here", profile=request.mig_profile)
+    if request.gpu_milli is not None and not 1 <= request.gpu_milli <= 1000:
+        return reason("gpu_milli_range", gpu_milli=request.gpu_milli)
+    return _gpus_impossible(request, box.devices)
+
+
+def _gpus_impossible(request: Request, devices: Sequence[Device]) -> Reason | None:
+    wanted = gpus_wanted(request)
+    if wanted == 0 and request.gpu_model is None:
+        return None
+    fitting = of_model(devices, request.gpu_model)
+    if request.gpu_model is not None and not fitting:
+        models = ", ".join(sorted({device.model for device in devices})) or "no GPUs at all"
+        return reason("gpu_model_unknown", model=request.gpu_model, models=models)
+    if wanted > len(devices):
+        return reason("gpus_exceed_inventory", gpus=wanted, gpus_total=len(devices))
+    if wanted > len(fitting):
+        return reason("gpus_of_model_exceed", gpus=wanted, gpus_total=len(fitting), model=str(request.gpu_model))
+    needed = request.gpu_memory_bytes
+    if needed is None:
+        return None
+    if request.split:
+        total = max(_group_totals(fitting).values())
+        if needed > total:
+            return reason("gpu_memory_exceeds_box", needed_bytes=needed, total_bytes=total)
+        return None
+    large = [device for device in fitting if device.memory_bytes_usable >= needed]
+    if not large:
+        largest = max(device.memory_bytes_usable for device in fitting)
+        return reason("gpu_memory_exceeds_card", needed_bytes=needed, largest_bytes=largest)
+    if wanted > len(large):
+        return reason("gpu_memory_too_few_cards", gpus=wanted, needed_bytes=needed, gpus_total=len(large))
+    return None
+
+
+def _group_totals(devices: Sequence[Device]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for device in devices:
+        totals[device.model] = totals.get(device.model, 0) + device.memory_bytes_usable
+    return totals

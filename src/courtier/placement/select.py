@@ -1,0 +1,128 @@
+"""Where a request goes now: filters, then least leftover, then the best linked set. Pure.
+
+Answers with the GPUs, or with the reason why nothing fits. Whole GPUs are empty ones; a share by
+declared memory goes to the fullest shared GPU that still holds it, an empty one last.
+"""
+
+from collections.abc import Sequence
+
+from courtier.domain.allocations import DeviceShare
+from courtier.domain.devices import Device, DeviceMode
+from courtier.domain.reasons import Reason, reason
+from courtier.domain.snapshot import BoxRoom, DeviceRoom
+from courtier.domain.workloads import Request
+from courtier.placement.feasible import gpus_wanted, of_model
+from courtier.placement.topology import best_linked
+
+
+def select(request: Request, box: BoxRoom, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
+    """The GPUs (none for a CPU job), or the first reason against it."""
+    if request.cpus > box.cpus_free:
+        return reason("cpus", cpus=request.cpus, cpus_free=box.cpus_free, cpus_total=box.cpus_total)
+    if request.memory_bytes is not None and request.memory_bytes > box.memory_bytes_free:
+        return reason(
+            "memory",
+            needed_bytes=request.memory_bytes,
+            free_bytes=box.memory_bytes_free,
+            total_bytes=box.memory_bytes_total,
+        )
+    if gpus_wanted(request) == 0:
+        return ()
+    allowed = {device.uuid for device in of_model([room.device for room in rooms], request.gpu_model)}
+    fitting = [room for room in rooms if room.device.uuid in allowed]
+    if request.split:
+        return _split(request, fitting)
+    if request.gpu_memory_bytes is None and request.gpu_milli is None:
+        return _whole(request, fitting)
+    return _shared(request, fitting)
+
+
+def is_empty(room: DeviceRoom) -> bool:
+    return room.open and room.tenants == 0
+
+
+def _whole(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
+    empty = [room.device for room in rooms if is_empty(room)]
+    if len(empty) < request.gpus:
+        return _short_of(request.gpus, rooms, len(empty))
+    # Least leftover: the smallest cards that do, so that the large ones stay for those who need them.
+    for size in sorted({device.memory_bytes_usable for device in empty}):
+        candidates = [device for device in empty if device.memory_bytes_usable <= size]
+        if len(candidates) >= request.gpus:
+            return tuple(_whole_share(device) for device in _one_model_first(candidates, request.gpus))
+    raise AssertionError("the largest size admits every empty device")
+
+
+def _one_model_first(devices: Sequence[Device], count: int) -> tuple[Device, ...]:
+    """A set of one model where one model has enough: mixed sets run at the pace of the slowest."""
+    for model in dict.fromkeys(device.model for device in devices):
+        same = [device for device in devices if device.model == model]
+        if len(same) >= count:
+            return best_linked(same, count)
+    return best_linked(devices, count)
+
+
+def _whole_share(device: Device) -> DeviceShare:
+    return DeviceShare(device.uuid, device.index, device.model, device.memory_bytes_usable, whole=True)
+
+
+def _short_of(wanted: int, rooms: Sequence[DeviceRoom], free: int) -> Reason:
+    reclaiming = sum(1 for room in rooms if room.reclaiming and room.tenants == 0)
+    if free + reclaiming >= wanted:
+        return reason("gpu_reclaiming", gpus=reclaiming)
+    return reason("resources", gpus=wanted, gpus_free=free, gpus_total=len(rooms))
+
+
+def memory_asked(request: Request, device: Device) -> int:
+    """Bytes that one share takes of this device: what was declared, or the milli part of what is usable."""
+    if request.gpu_memory_bytes is not None:
+        return request.gpu_memory_bytes
+    return -(-device.memory_bytes_usable * (request.gpu_milli or 1000) // 1000)
+
+
+def _shared(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
+    wanted = gpus_wanted(request)
+    holding = [
+        room
+        for room in rooms
+        if room.open
+        and room.mode in (None, DeviceMode.SHARED)
+        and room.memory_bytes_free >= memory_asked(request, room.device)
+    ]
+    if len(holding) < wanted:
+        free = max(
+            (room.memory_bytes_free for room in rooms if room.open and room.mode is not DeviceMode.WHOLE), default=0
+        )
+        if any(room.reclaiming for room in rooms) and not holding:
+            return reason("gpu_reclaiming", gpus=sum(1 for room in rooms if room.reclaiming))
+        return reason("gpu_memory", needed_bytes=memory_asked(request, rooms[0].device), free_bytes=free)
+    holding.sort(key=lambda room: (room.tenants == 0, room.memory_bytes_free, room.device.index))
+    if wanted == 1:
+        chosen: Sequence[Device] = [holding[0].device]
+    else:
+        chosen = best_linked([room.device for room in holding], wanted)
+    return tuple(
+        DeviceShare(device.uuid, device.index, device.model, memory_asked(request, device), whole=False)
+        for device in chosen
+    )
+
+
+def _split(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
+    """Whole GPUs of one model, as few as hold the memory; among equals the best linked, then the smaller cards."""
+    needed = request.gpu_memory_bytes or 0
+    choices: list[tuple[int, int, tuple[Device, ...]]] = []
+    fewest = 0
+    for model in dict.fromkeys(room.device.model for room in rooms):
+        same = [room.device for room in rooms if room.device.model == model]
+        size = min(device.memory_bytes_usable for device in same)
+        count = max(-(-needed // size), request.gpus, 1)
+        if count > len(same):
+            continue
+        fewest = min(fewest or count, count)
+        empty = [room.device for room in rooms if room.device.model == model and is_empty(room)]
+        if len(empty) >= count:
+            choices.append((count, size, best_linked(empty, count)))
+    if not choices:
+        return _short_of(fewest or 1, rooms, sum(1 for room in rooms if is_empty(room)))
+    _, _, chosen = min(choices, key=lambda choice: choice[:2])
+    return tuple(_whole_share(device) for device in chosen)

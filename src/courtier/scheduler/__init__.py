@@ -1,0 +1,1 @@
+"""The decision: schedule(snapshot, policy, now) -> Plan. Pure."""

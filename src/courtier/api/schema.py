@@ -225,7 +225,7 @@ class SubmitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submitted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Answer of a submit. `jobs` for an array (job is its first); `existing` where the key was known; warnings for people."""
+    """Answer of a submit. jobs: an array's, job is its first. existing: the key was known. warnings are for people."""
 
     version: int
     job: JobView
@@ -309,3 +309,54 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     version: int
     error: dict[str, Any]
+
+
+class ShutdownBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/shutdown. cancel_jobs: every job is cancelled and waited for first."""
+
+    cancel_jobs: bool = False
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Answer of GET /healthz. box is the simulated specification, or real."""
+
+    version: int
+    status: str
+    box: str
+    pid: int
+    home: str
+    gpus: int
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One finding of doctor. verdict: ok, warn or fail."""
+
+    name: str
+    verdict: str
+    text: str
+    advice: str | None
+
+
+class Doctor(msgspec.Struct, frozen=True):
+    """Answer of GET /v1/doctor."""
+
+    version: int
+    checks: list[Check]
+
+
+class WaitAnswer(msgspec.Struct, frozen=True):
+    """Answer of GET /v1/jobs/{job}/wait. done: what was waited for is so."""
+
+    version: int
+    jobs: list[JobView]
+    done: bool
+
+
+class AttachAnswer(msgspec.Struct, frozen=True):
+    """Answer of GET /v1/jobs/{job}/attach. directory: where the supervisor listens; null while there is none."""
+
+    version: int
+    job: int
+    state: str
+    directory: str | None
+    reason: ReasonObject | None

@@ -1,0 +1,1 @@
+"""The one-box shell: a broker process around the engine's loop."""

@@ -153,8 +153,10 @@ class Loop:
             after = self.state.jobs[job_id]
             if after.state in HOLDING and after.spawn == former.spawn:
                 continue
+            # The end is what its supervisor wrote down: a reading taken since then counts, this step's own too.
+            freed = turn.now if after.finished_ms is None else min(after.finished_ms, turn.now)
             for share in former.allocation.devices:
-                self.freed_ms[share.uuid] = turn.now
+                self.freed_ms[share.uuid] = max(freed, self.freed_ms.get(share.uuid, 0))
 
     def _stop_overuse(self, turn: Turn) -> None:
         """A job that takes more of a shared GPU than it declared endangers its neighbours: it is stopped."""

@@ -75,7 +75,7 @@ class Runtime(Protocol):
         ...
 
     def stop(self, key: AttemptKey, cause: StopCause, *, grace_ms: int) -> None:
-        """TERM to the tree, KILL after `grace_ms` (0: at once), before the start too. Repeats only shorten the grace."""
+        """TERM to the tree, KILL after `grace_ms` (0: at once); before the start too. Repeats only shorten it."""
         ...
 
     def signal(self, key: AttemptKey, number: int, *, leader_only: bool) -> bool:

@@ -1,0 +1,71 @@
+"""`doctor`: what is there, what is wrong with it, and what to do. Reads only."""
+
+import os
+import shutil
+
+from courtier.daemon.broker import Broker, now_ms
+
+DISK_BYTES_LOW = 1 << 30
+
+
+def diagnose(broker: Broker) -> list[dict[str, str | None]]:
+    """One entry a check: name, verdict (ok, warn, fail), what was found, what to do."""
+    return [_gpus(broker), _readings(broker), _isolation(broker), _enforcement(broker), _disk(broker), _queue(broker)]
+
+
+def _entry(name: str, verdict: str, text: str, advice: str | None = None) -> dict[str, str | None]:
+    return {"name": name, "verdict": verdict, "text": text, "advice": advice}
+
+
+def _gpus(broker: Broker) -> dict[str, str | None]:
+    count = len(broker.box.devices)
+    if broker.box.simulated is not None:
+        return _entry("gpus", "ok", f"{count} simulated GPUs ({broker.box.simulated})")
+    if count:
+        return _entry("gpus", "ok", f"{count} GPUs")
+    return _entry(
+        "gpus",
+        "warn",
+        "no GPUs: this version schedules CPU jobs on real machines and GPU jobs on simulated boxes",
+        "courtier up --simulate 8xA100-80GB shows GPU scheduling on this machine",
+    )
+
+
+def _readings(broker: Broker) -> dict[str, str | None]:
+    readings = broker.loop.readings
+    silent = [device.index for device in broker.box.devices if device.uuid not in readings]
+    if silent:
+        return _entry("telemetry", "fail", f"no reading of GPU {', '.join(map(str, silent))}", "courtier gpus")
+    if not readings:
+        return _entry("telemetry", "ok", "nothing to read")
+    age_ms = now_ms() - min(reading.at_ms for reading in readings.values())
+    return _entry("telemetry", "ok", f"all GPUs read, the oldest reading is {age_ms} ms old")
+
+
+def _isolation(broker: Broker) -> dict[str, str | None]:
+    return _entry("isolation", "ok", f"{broker.box.isolation}: {broker.box.isolation_reason or 'as asked'}")
+
+
+def _enforcement(broker: Broker) -> dict[str, str | None]:
+    level = broker.box.enforcement
+    if level.startswith("cgroup"):
+        return _entry("cpu_memory", "ok", f"CPU and memory limits are held by {level}")
+    return _entry(
+        "cpu_memory",
+        "warn",
+        f"no writable cgroup: memory limits are held by {level}, CPU limits are not held",
+        "run the broker as root, or give its user a delegated cgroup (systemd: Delegate=yes)",
+    )
+
+
+def _disk(broker: Broker) -> dict[str, str | None]:
+    free = shutil.disk_usage(os.fspath(broker.home)).free
+    if free < DISK_BYTES_LOW:
+        return _entry("disk", "warn", f"{free >> 20} MiB free for state and logs", f"free space at {broker.home}")
+    return _entry("disk", "ok", f"{free >> 30} GiB free for state and logs")
+
+
+def _queue(broker: Broker) -> dict[str, str | None]:
+    state = broker.loop.state
+    waiting = len(state.jobs) - len(state.holding)
+    return _entry("queue", "ok", f"{len(state.holding)} jobs started, {waiting} waiting")

@@ -1,0 +1,38 @@
+"""A broker's home: one folder with the whole state, one broker at a time, never on a network file system."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from courtier.adapters.filesystem import refuse_network_filesystem
+from courtier.engine.ports import PortError
+
+SHIM_SRUN = '#!/bin/sh\nexec "{python}" -I -m courtier.cli.srun "$@"\n'
+
+
+def prepare_home(home: Path, python: str) -> None:
+    """Makes the folders and the job-side commands. Raises PortError with what to do."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_network_filesystem(home)
+        for name in ("run", "logs", "bin"):
+            (home / name).mkdir(mode=0o700, exist_ok=True)
+        shim = home / "bin" / "srun"
+        shim.write_text(SHIM_SRUN.format(python=python))
+        shim.chmod(0o755)
+    except OSError as error:
+        raise PortError("home_unusable", f"{home} can not hold the state: {error.strerror}") from error
+
+
+def lock_home(home: Path) -> int | None:
+    """The lock's descriptor, held for the life of the broker; None when another broker has it.
+
+    flock, not a pid file: it falls with its holder, whatever kills it, and names no stranger.
+    """
+    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

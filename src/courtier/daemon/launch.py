@@ -1,0 +1,55 @@
+"""From a placed job to what its supervisor is told."""
+
+import os
+from pathlib import Path
+
+from courtier.daemon.environment import job_environment, log_paths
+from courtier.daemon.payload import Payload
+from courtier.domain.devices import Box
+from courtier.domain.workloads import Job
+from courtier.engine.ports import Launch, PortError
+
+
+def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max: int) -> Launch:
+    """Raises PortError when the script or the log folder cannot be written."""
+    stdout, stderr = log_paths(job, home, box.hostname)
+    own = home / "logs" / str(job.id // 1000) / str(job.id)
+    try:
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        argv = job.spec.command
+        if payload.script is not None:
+            argv = (_script_file(own, payload.script), *argv[1:])
+    except OSError as error:
+        raise PortError("log_folder", f"{own}: {error.strerror}") from error
+    request = job.spec.request
+    return Launch(
+        key=job.attempt_key,
+        argv=argv,
+        environment=job_environment(job, payload.environment, box, home=home),
+        directory=job.spec.directory,
+        stdout_path=stdout,
+        stderr_path=stderr,
+        append_logs=job.spec.append_logs or job.attempt > 1,
+        log_bytes_max=log_bytes_max,
+        time_limit_ms=request.time_limit_ms,
+        grace_ms=job.spec.grace_ms,
+        warn_signal=job.spec.signal_number,
+        warn_before_ms=job.spec.signal_before_ms,
+        warn_leader_only=job.spec.signal_leader_only,
+        cpus_milli=request.cpus * 1000,
+        memory_bytes=request.memory_bytes,
+        interactive=job.spec.interactive,
+        terminal=job.spec.terminal,
+        umask=job.spec.umask,
+    )
+
+
+def _script_file(folder: Path, script: bytes) -> bytes:
+    """The copy that runs. Rewritten for every start: a job may have changed its own."""
+    path = folder / "script"
+    if not script.startswith(b"#!"):
+        script = b"#!/bin/sh\n" + script
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(script)
+    return os.fsencode(path)

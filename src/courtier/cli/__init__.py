@@ -1,0 +1,1 @@
+"""One door: verbs that ask a broker, and what they print."""

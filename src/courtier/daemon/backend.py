@@ -230,17 +230,21 @@ class BrokerBackend:
 
     async def wait(self, number: int, timeout_ms: int, until: str) -> bytes:
         deadline = now_ms() + min(timeout_ms, WAIT_MS_MAX)
+        self._members(number)
         while True:
-            jobs = self._members(number)
-            if until == "started":
-                done = all(job.started_ms is not None or job.state in ENDED for job in jobs)
-            else:
-                done = all(job.state in ENDED for job in jobs)
+            done = not any(until == "ended" or job.started_ms is None for job in self._live(number))
             left_ms = deadline - now_ms()
             if done or left_ms <= 0:
-                document = self._jobs_document(jobs)
+                document = self._jobs_document(self._members(number))
                 return document[:-1] + (b',"done":true}' if done else b',"done":false}')
             await self._broker.wait_change(left_ms)
+
+    def _live(self, number: int) -> list[Job]:
+        """The live jobs that a number means; ended ones need no look at the store."""
+        state = self._broker.loop.state
+        if number in state.jobs:
+            return [state.jobs[number]]
+        return [state.jobs[job_id] for job_id in state.array_members.get(number, ())]
 
     async def logs(self, number: int, query: LogQuery) -> tuple[int, AsyncIterator[bytes]]:
         job = self._members(number)[0]

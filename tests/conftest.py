@@ -53,6 +53,7 @@ class LiveBroker:
     def cli(self, *words: str, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
         done = subprocess.run(
             [sys.executable, "-m", "courtier.cli.main", *words],
+            check=False,
             env=self.environment,
             input=stdin,
             capture_output=True,

@@ -45,7 +45,10 @@ def test_running_job_is_adopted_and_can_be_cancelled(own_broker: LiveBroker) -> 
 
 def test_killed_supervisor_takes_the_whole_tree_along(own_broker: LiveBroker, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    child = f"import os,time; os.setsid(); os.fork() and os._exit(0); open({str(pids)!r},'a').write(str(os.getpid())+'\\n'); time.sleep(1000)"
+    child = (
+        "import os,time; os.setsid(); os.fork() and os._exit(0); "
+        f"open({str(pids)!r},'a').write(str(os.getpid())+'\\n'); time.sleep(1000)"
+    )
     script = f'{sys.executable} -c "{child}" & {sys.executable} -c "{child}" & sleep 1000'
     job = own_broker.submit("sh", "-c", script, gpus=1)
     leader = own_broker.running(job["id"])["pid"]

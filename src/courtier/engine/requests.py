@@ -69,10 +69,18 @@ def _submit_refusal(turn: Turn, asked: SubmitAsked) -> Reason | None:
     return impossible(asked.spec.request, turn.box)
 
 
+def _ended_as(turn: Turn, asked: SubmitAsked, job_id: int) -> JobState | None:
+    """How a job ended; None while it lives. It may have ended in this very step, and is then still in the state."""
+    job = turn.state.jobs.get(job_id)
+    if job is None:
+        return (asked.ended or {}).get(job_id)
+    return job.state if job.state in ENDED else None
+
+
 def _broken_dependency(turn: Turn, asked: SubmitAsked) -> Reason | None:
     for dependency in asked.dependencies:
-        ended_as = (asked.ended or {}).get(dependency.job_id)
-        if ended_as is not None and dependency.job_id not in turn.state.jobs and not dependency.holds(ended_as):
+        ended_as = _ended_as(turn, asked, dependency.job_id)
+        if ended_as is not None and not dependency.holds(ended_as):
             return reason("dependency_never", first=dependency.job_id, state=ended_as.value)
     return None
 
@@ -83,7 +91,7 @@ def _new_jobs(turn: Turn, asked: SubmitAsked) -> Iterable[Job]:
     indices: tuple[int | None, ...] = (None,)
     if asked.array is not None:
         array_id, first, indices = first, first + 1, asked.array
-    open_dependencies = tuple(d for d in asked.dependencies if d.job_id in turn.state.jobs)
+    open_dependencies = tuple(d for d in asked.dependencies if _ended_as(turn, asked, d.job_id) is None)
     for place, index in enumerate(indices):
         yield Job(
             id=first + place,

@@ -12,8 +12,9 @@ from courtier.domain.workloads import Request
 
 
 def gpus_wanted(request: Request) -> int:
-    """How many GPUs a request names: memory or a share without a count means one."""
-    if request.gpus == 0 and (request.gpu_memory_bytes is not None or request.gpu_milli is not None):
+    """How many GPUs a request names: memory, a share or a model without a count means one."""
+    named = (request.gpu_memory_bytes, request.gpu_milli, request.gpu_model)
+    if request.gpus == 0 and any(amount is not None for amount in named):
         return 1
     return request.gpus
 
@@ -38,7 +39,7 @@ def impossible(request: Request, box: Box) -> Reason | None:
 
 def _gpus_impossible(request: Request, devices: Sequence[Device]) -> Reason | None:
     wanted = gpus_wanted(request)
-    if wanted == 0 and request.gpu_model is None:
+    if wanted == 0:
         return None
     fitting = of_model(devices, request.gpu_model)
     if request.gpu_model is not None and not fitting:

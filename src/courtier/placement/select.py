@@ -30,6 +30,10 @@ def select(request: Request, box: BoxRoom, rooms: Sequence[DeviceRoom]) -> tuple
         return ()
     allowed = {device.uuid for device in of_model([room.device for room in rooms], request.gpu_model)}
     fitting = [room for room in rooms if room.device.uuid in allowed]
+    if not fitting:
+        # Impossible when it was asked for; a GPU that fell away since can leave a queue like this.
+        models = ", ".join(sorted({room.device.model for room in rooms})) or "no GPUs at all"
+        return reason("gpu_model_unknown", model=request.gpu_model or "any", models=models)
     if request.split:
         return _split(request, fitting)
     if request.gpu_memory_bytes is None and request.gpu_milli is None:
@@ -42,14 +46,15 @@ def is_empty(room: DeviceRoom) -> bool:
 
 
 def _whole(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
+    wanted = gpus_wanted(request)
     empty = [room.device for room in rooms if is_empty(room)]
-    if len(empty) < request.gpus:
-        return _short_of(request.gpus, rooms, len(empty))
+    if len(empty) < wanted:
+        return _short_of(wanted, rooms, len(empty))
     # Least leftover: the smallest cards that do, so that the large ones stay for those who need them.
     for size in sorted({device.memory_bytes_usable for device in empty}):
         candidates = [device for device in empty if device.memory_bytes_usable <= size]
-        if len(candidates) >= request.gpus:
-            return tuple(_whole_share(device) for device in _one_model_first(candidates, request.gpus))
+        if len(candidates) >= wanted:
+            return tuple(_whole_share(device) for device in _one_model_first(candidates, wanted))
     raise AssertionError("the largest size admits every empty device")
 
 

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint bench sim clean
+.PHONY: install demo test lint bench sim reference clean
 
 install: .venv/.installed
 
@@ -27,6 +27,9 @@ lint: install
 
 bench: install
 	@$(BIN)/python bench/main.py
+
+reference: install
+	@$(BIN)/python -m courtier.cli.reference docs/reference
 
 sim: install
 	@$(BIN)/python -m courtier.sim --seeds 10000

@@ -7,23 +7,39 @@ import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+# setting -> (default, what it is). Durations in ms, sizes in bytes.
+SETTINGS: dict[str, tuple[int, str]] = {
+    "spawn_deadline_ms": (10_000, "a start that no supervisor took up by then is fenced off and asked for anew"),
+    "start_backoff_ms": (1_000, "pause after the machine refused a start, doubled each time"),
+    "starts_refused_max": (5, "refused starts after which a job fails"),
+    "sweep_ms": (5_000, "how often every job's processes are looked at without being told to"),
+    "telemetry_ms": (1_000, "how often all GPUs are read"),
+    "reclaim_read_ms": (20, "how often a GPU is read whose memory has to come back"),
+    "store_retry_ms": (1_000, "pause before a step that the store refused is tried again"),
+    "barrier_after_ms": (600_000, "a job that waited longer lets no later one take what it waits for"),
+    "log_bytes_max": (100 << 20, "cap of each log file of a job"),
+    "array_size_max": (10_000, "jobs in one array"),
+    "jobs_active_max": (200_000, "jobs that have not ended, in all"),
+    "gpu_overuse_percent": (5, "how far over its declared memory a job on a shared GPU may go before it is stopped"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in ms, sizes in bytes; the reference page says the same in words."""
+    """The values in force; each field is an entry of SETTINGS."""
 
-    spawn_deadline_ms: int = 10_000
-    start_backoff_ms: int = 1_000
-    starts_refused_max: int = 5
-    sweep_ms: int = 5_000
-    telemetry_ms: int = 1_000
-    reclaim_read_ms: int = 20
-    store_retry_ms: int = 1_000
-    barrier_after_ms: int = 600_000
-    log_bytes_max: int = 100 << 20
-    array_size_max: int = 10_000
-    jobs_active_max: int = 200_000
-    gpu_overuse_percent: int = 5
+    spawn_deadline_ms: int = SETTINGS["spawn_deadline_ms"][0]
+    start_backoff_ms: int = SETTINGS["start_backoff_ms"][0]
+    starts_refused_max: int = SETTINGS["starts_refused_max"][0]
+    sweep_ms: int = SETTINGS["sweep_ms"][0]
+    telemetry_ms: int = SETTINGS["telemetry_ms"][0]
+    reclaim_read_ms: int = SETTINGS["reclaim_read_ms"][0]
+    store_retry_ms: int = SETTINGS["store_retry_ms"][0]
+    barrier_after_ms: int = SETTINGS["barrier_after_ms"][0]
+    log_bytes_max: int = SETTINGS["log_bytes_max"][0]
+    array_size_max: int = SETTINGS["array_size_max"][0]
+    jobs_active_max: int = SETTINGS["jobs_active_max"][0]
+    gpu_overuse_percent: int = SETTINGS["gpu_overuse_percent"][0]
 
 
 class SettingRefused(Exception):

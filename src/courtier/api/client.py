@@ -1,4 +1,4 @@
-"""A light client of a broker: one connection, plain HTTP over its unix socket. Imports no engine and no event loop.
+"""A light client of a broker: plain HTTP over its unix socket. Imports no engine and no event loop.
 
 Raises NoBroker when nobody answers, and RequestRefused with the error document when the broker says no.
 """
@@ -77,13 +77,14 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Client:
-    """One broker. A connection is kept between calls."""
+    """One broker, a connection a call: may be used by several threads."""
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home if home is not None else find_home()
-        self._connection: _Connection | None = None
 
-    def _send(self, method: str, path: str, body: Any, timeout: float | None) -> http.client.HTTPResponse:
+    def _send(
+        self, method: str, path: str, body: Any, timeout: float | None
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
         content = None if body is None else json.dumps(body).encode()
         connection = _Connection(self.home, timeout)
         try:
@@ -92,21 +93,19 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise NoBroker(self.home, getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
-        self._connection = connection
-        return response
+        return connection, response
 
     def raw(
         self, method: str, path: str, body: Any = None, *, timeout: float | None = TIMEOUT_SECONDS, **query: Any
     ) -> bytes:
         """The answer's bytes. Raises NoBroker, RequestRefused."""
-        response = self._send(method, _with_query(path, query), body, timeout)
+        connection, response = self._send(method, _with_query(path, query), body, timeout)
         try:
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise NoBroker(self.home, "it went away while it answered") from error
         finally:
-            if self._connection is not None:
-                self._connection.close()
+            connection.close()
         if response.status >= 400:
             raise RequestRefused(_error_of(content, response.status))
         return content
@@ -118,14 +117,16 @@ class Client:
 
     def stream(self, path: str, **query: Any) -> Iterator[bytes]:
         """Pieces of a streamed answer, as they come."""
-        response = self._send("GET", _with_query(path, query), None, None)
-        if response.status >= 400:
-            raise RequestRefused(_error_of(response.read(), response.status))
+        connection, response = self._send("GET", _with_query(path, query), None, None)
         try:
+            if response.status >= 400:
+                raise RequestRefused(_error_of(response.read(), response.status))
             while piece := response.read1(1 << 16):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
             raise NoBroker(self.home, "it went away while it answered") from error
+        finally:
+            connection.close()
 
     def health(self) -> dict[str, Any]:
         return self.call("GET", "/healthz", timeout=10)

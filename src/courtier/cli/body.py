@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from courtier.cli.main import Failure
+from courtier.cli.failure import Failure
 from courtier.domain import units
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ import time
 from courtier import __version__
 from courtier.api.client import Client, NoBroker, own_home
 from courtier.cli import render
-from courtier.cli.main import Failure
+from courtier.cli.failure import Failure
 from courtier.cli.options import add_output, check_format
 
 EXAMPLES = {

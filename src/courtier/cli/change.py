@@ -9,7 +9,7 @@ from typing import Any
 
 from courtier.api.client import Client, RequestRefused
 from courtier.cli.body import signal_number
-from courtier.cli.main import Failure
+from courtier.cli.failure import Failure
 from courtier.cli.options import add_output, check_format, dump, parse_states, parse_targets, usage_error
 from courtier.domain import units
 

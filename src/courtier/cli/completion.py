@@ -3,7 +3,8 @@
 import argparse
 import importlib
 
-from courtier.cli.main import VERBS, Failure, Parser
+from courtier.cli.failure import Failure, Parser
+from courtier.cli.main import VERBS
 
 SHELLS = ("bash", "zsh", "fish")
 

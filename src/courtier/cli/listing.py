@@ -10,7 +10,7 @@ from typing import Any
 
 from courtier.api.client import Client
 from courtier.cli import render
-from courtier.cli.main import Failure
+from courtier.cli.failure import Failure
 from courtier.cli.options import add_output, check_format, parse_states, parse_targets, usage_error
 from courtier.domain.units import parse_duration
 

@@ -7,8 +7,8 @@ import threading
 from typing import Any, BinaryIO
 
 from courtier.api.client import Client
+from courtier.cli.failure import Failure
 from courtier.cli.listing import first_number
-from courtier.cli.main import Failure
 from courtier.cli.options import add_output, check_format
 
 

@@ -8,9 +8,9 @@ import importlib
 import json
 import os
 import sys
-from typing import NoReturn
 
 from courtier import __version__
+from courtier.cli.failure import OWN_FAILURE, Failure, Parser
 
 # verb -> (module, what it does). The order is the order of the help.
 VERBS: dict[str, tuple[str, str]] = {
@@ -40,22 +40,6 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 # Verbs whose exit code is the job's own: Courtier's failures there are 125.
 JOB_CODE_VERBS = frozenset({"run", "shell", "wait"})
-OWN_FAILURE = 125
-
-
-class Failure(Exception):
-    """Something to tell the user: code, sentence, exit code, and the numbers of the case."""
-
-    def __init__(self, code: str, text: str, exit_code: int, **numbers: object) -> None:
-        super().__init__(text)
-        self.error = {"code": code, "text": text, "exit_code": exit_code, **numbers}
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with its complaint as a Failure: one way for errors to get out."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Failure("usage", f"{message} (courtier {self.prog.split()[-1]} --help)", 2)
 
 
 def overview() -> str:

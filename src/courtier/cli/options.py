@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from courtier.api.client import Client, RequestRefused
-from courtier.cli.main import Failure
+from courtier.cli.failure import Failure
 
 FORMATS = ("table", "wide", "json", "csv", "name")
 STATES = {

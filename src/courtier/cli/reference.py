@@ -14,7 +14,8 @@ import msgspec
 
 from courtier.api import schema
 from courtier.api.openapi import OPERATIONS
-from courtier.cli.main import VERBS, Parser
+from courtier.cli.failure import Parser
+from courtier.cli.main import VERBS
 from courtier.daemon.settings import SETTINGS
 from courtier.domain.lifecycle import CHANGES, STATE_CODES
 from courtier.domain.models import MODELS

@@ -13,8 +13,8 @@ from typing import Any
 from courtier.adapters.process.attach import Attachment
 from courtier.api.client import Client, NoBroker, RequestRefused
 from courtier.cli.body import submit_body
+from courtier.cli.failure import Failure
 from courtier.cli.flags import add_job_flags, ignored_given
-from courtier.cli.main import Failure
 from courtier.cli.options import parse_targets
 from courtier.cli.submit import (
     add_local_flags,

@@ -6,8 +6,8 @@ Reads the head of a file; must never run anything of it.
 import argparse
 import shlex
 
+from courtier.cli.failure import Failure, Parser
 from courtier.cli.flags import add_job_flags, ignored_given
-from courtier.cli.main import Failure, Parser
 
 MARKS = ("#SBATCH", "#courtier", "#COURTIER")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from courtier.api.client import Client
 from courtier.cli.body import environment, submit_body
+from courtier.cli.failure import Failure
 from courtier.cli.flags import add_job_flags, ignored_given
-from courtier.cli.main import Failure
 from courtier.cli.options import add_output, check_format
 from courtier.cli.script import merge, script_flags
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from courtier.api.client import Client, NoBroker
-from courtier.cli.main import OWN_FAILURE, Failure
+from courtier.cli.failure import OWN_FAILURE, Failure
 from courtier.cli.options import add_output, check_format, dump, parse_targets, usage_error
 from courtier.domain.units import parse_duration
 

@@ -85,7 +85,11 @@ class Client:
     def _send(
         self, method: str, path: str, body: Any, timeout: float | None
     ) -> tuple[_Connection, http.client.HTTPResponse]:
-        content = None if body is None else json.dumps(body).encode()
+        return self._send_bytes(method, path, None if body is None else json.dumps(body).encode(), timeout)
+
+    def _send_bytes(
+        self, method: str, path: str, content: bytes | None, timeout: float | None
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
         connection = _Connection(self.home, timeout)
         try:
             connection.request(method, path, content, {"Content-Type": "application/json"} if content else {})

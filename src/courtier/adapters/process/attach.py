@@ -37,7 +37,8 @@ class Attachment:
         saved = None
         if self._terminal and os.isatty(stdin):
             saved = termios.tcgetattr(stdin)
-            tty.setraw(stdin)
+            # TCSANOW: what was typed ahead is the job's, and must not be thrown away.
+            tty.setraw(stdin, termios.TCSANOW)
             signal.signal(signal.SIGWINCH, lambda *_: self._resize())
         try:
             return self._pump(stdin, {b"o": stdout, b"E": stderr})

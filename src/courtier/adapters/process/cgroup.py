@@ -79,6 +79,21 @@ def probe() -> Levels:
     return Levels(memory or "rss-watch", cpu or "none", memory_root, cpu_root, kill_root)
 
 
+def leave_service_cgroup(name: str) -> None:
+    """Moves this process out of the cgroup that a service manager would empty on a restart of the daemon.
+
+    That manager follows version 2, or the hierarchy named systemd; where neither may be written nothing changes.
+    """
+    for kind, point, options in _mounts():
+        if kind != "cgroup2" and "name=systemd" not in options.split(","):
+            continue
+        try:
+            os.makedirs(f"{point}/{name}", exist_ok=True)
+        except OSError:
+            continue
+        _write(f"{point}/{name}/cgroup.procs", str(os.getpid()))
+
+
 class JobCgroups:
     """The cgroups of one attempt. `name` is "courtier-<home>/<attempt>"; every failure leaves the weaker level."""
 

@@ -17,7 +17,7 @@ import traceback
 
 import msgspec
 
-from courtier.adapters.process.cgroup import job_folders, kill_folders, probe, remove_folders
+from courtier.adapters.process.cgroup import job_folders, kill_folders, leave_service_cgroup, probe, remove_folders
 from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, prctl
 from courtier.adapters.process.record import read_record
 from courtier.adapters.process.supervisor import Place, Supervisor, notify
@@ -172,6 +172,7 @@ def main() -> None:
     channel = socket.socket(fileno=descriptor)
     channel.set_inheritable(False)
     probe()
+    leave_service_cgroup(cgroup_name(tag, "supervisors"))
     server = ForkServer(channel, home, boot_id, tag)
     gc.collect()
     # What is here now is shared with every supervisor for good: the collector must not write to it.

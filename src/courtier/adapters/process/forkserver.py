@@ -13,7 +13,9 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
+from collections.abc import Callable
 
 import msgspec
 
@@ -21,12 +23,15 @@ from courtier.adapters.process.cgroup import job_folders, kill_folders, leave_se
 from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, prctl
 from courtier.adapters.process.record import read_record
 from courtier.adapters.process.supervisor import Place, Supervisor, notify
-from courtier.adapters.process.tree import descendants, marked, signal_all
+from courtier.adapters.process.tree import marked, orphans, signal_all
+from courtier.domain.attempts import ProcessIdentity
 from courtier.engine.ports import Launch
 
 LENGTH = struct.Struct(">I")
 RECEIVE_BYTES = 1 << 18
 KILL_ROUNDS_MAX = 200
+# A killed process needs a moment to go; one that the kernel holds must not hold the guardian.
+KILL_PAUSE_SECONDS = 0.002
 
 
 class ForkServer:
@@ -132,12 +137,8 @@ class ForkServer:
         empty_attempt(self._tag, self._boot_id, str(launch.key), self._orphans)
         notify(self._home, f"{launch.key} vanished")
 
-    def _orphans(self) -> list[object]:
-        """Own descendants that belong to no living supervisor."""
-        kept = set(self._supervisors)
-        for pid in self._supervisors:
-            kept.update(identity.pid for identity in descendants(pid, self._boot_id))
-        return [one for one in descendants(os.getpid(), self._boot_id) if one.pid not in kept]
+    def _orphans(self) -> list[ProcessIdentity]:
+        return orphans(os.getpid(), set(self._supervisors), self._boot_id)
 
 
 def cgroup_name(tag: str, key: str) -> str:
@@ -148,21 +149,22 @@ def mark_of(tag: str, boot_id: str, key: str) -> str:
     return f"{tag}:{boot_id}:{key}"
 
 
-def empty_attempt(tag: str, boot_id: str, key: str, orphans: object = None) -> bool:
+def empty_attempt(tag: str, boot_id: str, key: str, more: Callable[[], list[ProcessIdentity]] | None = None) -> bool:
     """Kills whatever is left of an attempt whose supervisor is dead; whether it is empty now."""
     name = cgroup_name(tag, key)
     mark = mark_of(tag, boot_id, key).encode()
     for _ in range(KILL_ROUNDS_MAX):
         kill_folders(job_folders(name))
         left = marked(mark, boot_id)
-        if callable(orphans):
-            left += orphans()
+        if more is not None:
+            left += more()
         if not left:
             break
         signal_all(left, signal.SIGKILL, boot_id)
         for identity in left:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(identity.pid, 0)
+                os.waitpid(identity.pid, os.WNOHANG)
+        time.sleep(KILL_PAUSE_SECONDS)
     remove_folders(job_folders(name))
     return not marked(mark, boot_id)
 

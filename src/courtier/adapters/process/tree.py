@@ -39,6 +39,25 @@ def descendants(root: int, boot: str) -> list[ProcessIdentity]:
     return found
 
 
+def orphans(root: int, kept: set[int], boot: str) -> list[ProcessIdentity]:
+    """Processes that descend from `root` and from none of its children in `kept`.
+
+    Judged from one look at the process table, by each one's own ancestors: a process that a kept child forks
+    during the look has that child above it, whenever it appears.
+    """
+    table = parents()
+    found = []
+    for pid in table:
+        above = pid
+        while above in table and above not in kept and table[above] != root:
+            above = table[above]
+        if above in table and above not in kept:
+            identity = identify(pid, boot)
+            if identity is not None:
+                found.append(identity)
+    return found
+
+
 def marked(mark: bytes, boot: str) -> list[ProcessIdentity]:
     """Living processes whose environment carries the mark of one attempt of this boot."""
     wanted = MARK_NAME + b"=" + mark

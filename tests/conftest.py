@@ -13,9 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from courtier.api.client import Client, NoBroker, RequestRefused
+
+# A change is judged on the same draws each time; HYPOTHESIS_PROFILE=explore looks further.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", max_examples=3000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 DEADLINE_SECONDS = 30.0
 # Deadlines are settings: tests of what happens after them need not wait as long as people do.

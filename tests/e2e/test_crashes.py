@@ -165,3 +165,28 @@ def test_home_on_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     finally:
         live.stop()
         subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def test_a_polite_end_is_an_end(own_broker: LiveBroker) -> None:
+    job = own_broker.submit("sleep", "1000", gpus=1)
+    pid = own_broker.running(job["id"])["pid"]
+    own_broker.kill(signal.SIGTERM)
+    assert not (own_broker.home / "broker.sock").exists()
+    assert alive(pid)
+    own_broker.up()
+    assert own_broker.job(job["id"])["state"] == "running"
+
+
+def test_traces_of_ended_attempts_go(own_broker: LiveBroker) -> None:
+    job = own_broker.submit("true")
+    own_broker.wait(job["id"])
+    stale = own_broker.home / "run" / f"{job['id']}.1.99"
+    own_broker.kill()
+    stale.mkdir()
+    own_broker.up()
+
+    def traces() -> list[str]:
+        return [path.name for path in (own_broker.home / "run").iterdir() if path.name[0].isdigit()]
+
+    wait_until(lambda: not traces(), "an empty run folder")
+    assert own_broker.wait(own_broker.submit("true")["id"])["attempt"] == 1

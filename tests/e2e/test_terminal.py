@@ -59,6 +59,7 @@ def test_a_job_ends_with_its_terminal(broker: LiveBroker) -> None:
     os.close(master)
     wait_until(lambda: not alive(pid), "the job's end")
     wait_until(lambda: broker.gpus_free() == 8)
+    assert broker.client.call("GET", "/v1/history", limit=1)["jobs"][0]["reason"]["code"] == "client_gone"
 
 
 def test_ctrl_c_cancels(broker: LiveBroker) -> None:

@@ -134,9 +134,7 @@ def _operation(
     else:
         good = {"application/json": {"schema": by_type[answer]}}
     error = {"application/json": {"schema": by_type[schema.ErrorBody]}}
-    responses = {
-        str(code): {"description": "refused", "content": error} for code in (400, 401, 404, 409, 413, 422, 507)
-    }
+    responses = {str(code): {"description": "refused", "content": error} for code in REFUSALS}
     responses["200"] = {"description": "done", "content": good}
     if answer is schema.Submitted:
         responses["201"] = {"description": "accepted, and on disk", "content": good}

@@ -21,7 +21,8 @@ class Peer:
     user: str
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The login name, or the number where there is none."""
     import pwd
 
     try:
@@ -36,7 +37,7 @@ def peer_of(connection: socket.socket) -> Peer | None:
         return None
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(packed)
-    return Peer(pid, uid, gid, _user_name(uid))
+    return Peer(pid, uid, gid, user_name(uid))
 
 
 class PeerProtocol(H11Protocol):

@@ -4,11 +4,12 @@ Bad input is an error document of the 4xx kind, never a 5xx; what fails inside i
 never sent. Listens on the home's unix socket, and on TCP only when asked to and with a token.
 """
 
+import contextlib
 import hmac
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,6 @@ log = logging.getLogger("courtier.api")
 SOCKET_NAME = "broker.sock"
 BODY_BYTES_MAX = 64 << 20
 NUMBER_MAX = (1 << 63) - 1
-EVENTS_MAX = 10_000
 STATES = [
     "pending",
     "held",
@@ -337,8 +337,9 @@ def _unix_socket(path: Path) -> socket.socket:
 class Server(uvicorn.Server):
     """Signals are the broker's, not the server's."""
 
-    def install_signal_handlers(self) -> None:
-        return
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def serve(app: Starlette, unix_path: Path, tcp: tuple[str, int] | None) -> tuple[uvicorn.Server, list[socket.socket]]:

@@ -89,6 +89,8 @@ class Broker:
         """Adopts what runs, then begins to decide."""
         self.runtime.open()
         self._look_at_attempts()
+        # What a former daemon recorded and did not get to clean: an ended attempt that no row holds goes.
+        self._inbox += [AttemptReported(status) for status in self.runtime.observe(self.runtime.attempts_on_disk())]
         self._read_devices(device.uuid for device in self.box.devices)
         self._task = asyncio.create_task(self._run())
 

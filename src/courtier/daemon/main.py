@@ -22,7 +22,6 @@ from courtier.daemon.settings import SettingRefused, Settings, load_settings
 from courtier.domain.devices import Box
 from courtier.engine.ports import PortError
 
-START_SECONDS_MAX = 30
 ISOLATION_REASON = "device files are not fenced off: visibility variables only"
 
 

@@ -4,6 +4,7 @@ import base64
 import os
 from pathlib import Path
 
+from courtier.api.peer import user_name
 from courtier.api.schema import (
     AllocatedGpu,
     AllocationView,
@@ -149,16 +150,6 @@ def gpu_view(device: Device, state: State, readings: dict[str, Reading], freed_m
         external=[External(p.pid, p.user, p.command, p.memory_bytes) for p in external],
         read_ms=reading.at_ms if reading is not None else None,
     )
-
-
-def user_name(uid: int) -> str:
-    """The login name, or the number where there is none."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def own_user() -> str:

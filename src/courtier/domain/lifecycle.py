@@ -48,7 +48,6 @@ STATE_CODES: dict[JobState, str] = {
 ENDED = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED, _S.TIMEOUT, _S.OUT_OF_MEMORY, _S.LOST, _S.PREEMPTED})
 # States in which the job holds what its allocation names.
 HOLDING = frozenset({_S.STARTING, _S.RUNNING, _S.COMPLETING})
-WAITING = frozenset({_S.PENDING, _S.HELD})
 
 # An attempt whose supervisor died may end from any holding state; a job that never ran may only be
 # cancelled or found impossible to start.

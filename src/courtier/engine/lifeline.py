@@ -35,8 +35,11 @@ def attempt_reported(turn: Turn, status: AttemptStatus) -> None:
 
 
 def _forget_stale(turn: Turn, status: AttemptStatus) -> None:
-    """An attempt that no row holds: its traces go once it has ended. A living one is left alone:
-    its row may be on its way back (a store restored from a copy), and a user's work is in it."""
+    """An attempt that no row holds: its traces go once it has ended, and an unclaimed start is fenced off.
+    A living one is left alone: its row may be on its way back (a store restored from a copy), and a
+    user's work is in it."""
+    if status.phase is AttemptPhase.ABSENT:
+        turn.commands.append(RevokeAttempt(status.key))
     if status.phase in (AttemptPhase.ENDED, AttemptPhase.VANISHED, AttemptPhase.REVOKED, AttemptPhase.REFUSED):
         turn.commands.append(CleanAttempt(status.key))
 

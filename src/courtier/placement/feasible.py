@@ -53,10 +53,7 @@ def _gpus_impossible(request: Request, devices: Sequence[Device]) -> Reason | No
     if needed is None:
         return None
     if request.split:
-        total = max(_group_totals(fitting).values())
-        if needed > total:
-            return reason("gpu_memory_exceeds_box", needed_bytes=needed, total_bytes=total)
-        return None
+        return _split_impossible(request, fitting)
     large = [device for device in fitting if device.memory_bytes_usable >= needed]
     if not large:
         largest = max(device.memory_bytes_usable for device in fitting)
@@ -66,8 +63,27 @@ def _gpus_impossible(request: Request, devices: Sequence[Device]) -> Reason | No
     return None
 
 
-def _group_totals(devices: Sequence[Device]) -> dict[str, int]:
-    totals: dict[str, int] = {}
+def split_count(request: Request, same_model: Sequence[Device]) -> int:
+    """How many GPUs of one model a split request takes: as few as hold its memory, and no fewer than it names."""
+    size_bytes = min(device.memory_bytes_usable for device in same_model)
+    return max(-(-(request.gpu_memory_bytes or 0) // size_bytes), request.gpus, 1)
+
+
+def by_model(devices: Sequence[Device]) -> list[list[Device]]:
+    """Devices in groups of one model, in the order of their first."""
+    groups: dict[str, list[Device]] = {}
     for device in devices:
-        totals[device.model] = totals.get(device.model, 0) + device.memory_bytes_usable
-    return totals
+        groups.setdefault(device.model, []).append(device)
+    return list(groups.values())
+
+
+def _split_impossible(request: Request, devices: Sequence[Device]) -> Reason | None:
+    groups = by_model(devices)
+    if any(split_count(request, group) <= len(group) for group in groups):
+        return None
+    needed = request.gpu_memory_bytes or 0
+    total = max(sum(device.memory_bytes_usable for device in group) for group in groups)
+    if needed > total:
+        return reason("gpu_memory_exceeds_box", needed_bytes=needed, total_bytes=total)
+    most = max(len(group) for group in groups)
+    return reason("gpus_of_model_exceed", gpus=request.gpus, gpus_total=most, model="one model")

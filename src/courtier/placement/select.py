@@ -11,7 +11,7 @@ from courtier.domain.devices import Device, DeviceMode
 from courtier.domain.reasons import Reason, reason
 from courtier.domain.snapshot import BoxRoom, DeviceRoom
 from courtier.domain.workloads import Request
-from courtier.placement.feasible import gpus_wanted, of_model
+from courtier.placement.feasible import by_model, gpus_wanted, of_model, split_count
 from courtier.placement.topology import best_linked
 
 
@@ -114,19 +114,17 @@ def _shared(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare,
 
 def _split(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
     """Whole GPUs of one model, as few as hold the memory; among equals the best linked, then the smaller cards."""
-    needed = request.gpu_memory_bytes or 0
     choices: list[tuple[int, int, tuple[Device, ...]]] = []
     fewest = 0
-    for model in dict.fromkeys(room.device.model for room in rooms):
-        same = [room.device for room in rooms if room.device.model == model]
-        size = min(device.memory_bytes_usable for device in same)
-        count = max(-(-needed // size), request.gpus, 1)
+    empty_uuids = {room.device.uuid for room in rooms if is_empty(room)}
+    for same in by_model([room.device for room in rooms]):
+        count = split_count(request, same)
         if count > len(same):
             continue
         fewest = min(fewest or count, count)
-        empty = [room.device for room in rooms if room.device.model == model and is_empty(room)]
+        empty = [device for device in same if device.uuid in empty_uuids]
         if len(empty) >= count:
-            choices.append((count, size, best_linked(empty, count)))
+            choices.append((count, same[0].memory_bytes_usable, best_linked(empty, count)))
     if not choices:
         return _short_of(fewest or 1, rooms, sum(1 for room in rooms if is_empty(room)))
     _, _, chosen = min(choices, key=lambda choice: choice[:2])

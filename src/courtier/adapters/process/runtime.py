@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 
-from courtier.adapters.process.cgroup import job_folders
-from courtier.adapters.process.forkserver import LENGTH, cgroup_name, empty_attempt, mark_of
+from courtier.adapters.process.forkserver import LENGTH, empty_attempt, mark_of
 from courtier.adapters.process.frames import socket_address
 from courtier.adapters.process.identity import is_alive, open_pidfd, signal_process
 from courtier.adapters.process.record import Record, read_record
@@ -330,10 +329,6 @@ class ProcessRuntime:
         if descriptor is not None:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
-
-    def has_cgroup(self, key: AttemptKey) -> bool:
-        """Whether any cgroup of the attempt is there."""
-        return bool(job_folders(cgroup_name(self._tag, str(key))))
 
 
 def _status_of(key: AttemptKey, found: Record, supervisor: ProcessIdentity, phase: AttemptPhase) -> AttemptStatus:

@@ -32,6 +32,7 @@ EXAMPLES = {
     "attach": "courtier attach 12",
 }
 WAIT_MS = 10_000
+CONNECT_PAUSE_SECONDS = 0.01
 
 
 def configure(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -70,25 +71,30 @@ def execute(verb: str, parser: argparse.ArgumentParser, argv: list[str]) -> int:
 
 def _follow(client: Client, number: int, *, terminal: bool) -> int:
     try:
-        directory = _wait_directory(client, number, say=os.isatty(2))
+        attachment = _wait_attachment(client, number, terminal=terminal)
     except KeyboardInterrupt:
         client.raw("POST", f"/v1/jobs/{number}/cancel", {})
         return 130
-    if directory is not None:
-        attachment = _connect(directory, terminal=terminal)
-        if attachment is not None:
-            signal.signal(signal.SIGINT, lambda *_: _cancel(client, number))
-            attachment.pump(0, 1, 2)
+    if attachment is not None:
+        signal.signal(signal.SIGINT, lambda *_: _cancel(client, number))
+        attachment.pump(0, 1, 2)
     (job,) = ended_jobs(client, [number], timeout_ms=None)
     return exit_code_of(job)
 
 
-def _connect(directory: str, *, terminal: bool) -> Attachment | None:
-    try:
-        return Attachment(directory, own=True, terminal=terminal)
-    except OSError:
-        # It ended, or was cancelled, between the answer and now: its row says how.
-        return None
+def _wait_attachment(client: Client, number: int, *, terminal: bool) -> Attachment | None:
+    """The joined job; None when it ended first.
+
+    A supervisor is known by its claim, a moment before it listens: it waits for its client, so this one tries again.
+    """
+    while True:
+        directory = _wait_directory(client, number, say=os.isatty(2))
+        if directory is None:
+            return None
+        try:
+            return Attachment(directory, own=True, terminal=terminal)
+        except OSError:
+            time.sleep(CONNECT_PAUSE_SECONDS)
 
 
 def _cancel(client: Client, number: int) -> None:

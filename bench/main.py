@@ -2,24 +2,24 @@
 
 import json
 import os
-import shutil
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import pairwise
 
 from broker import BenchBroker, percentile, timed
+from peers import Slurm, TaskSpooler, peers
 
 STARTS = 40
+PEER_STARTS = 15
+JOBS = 1000
+START = "submit to start p50, idle"
+DRAIN = "array of 1,000 drained"
 Figure = dict[str, object]
 
 
-def figure(
-    name: str, value: float, unit: str, bar: float, *, at_most: bool = True, runs: int = 1, **more: object
-) -> Figure:
-    """One line of the result; more may hold peer, peer_value and ratio."""
+def figure(name: str, value: float, unit: str, bar: float, *, at_most: bool = True, runs: int = 1) -> Figure:
+    """One line of the result."""
     return {
         "figure": name,
         "value": round(value, 2),
@@ -29,7 +29,6 @@ def figure(
         "peer": None,
         "peer_value": None,
         "ratio": None,
-        **more,
         "runs": runs,
         "load": round(os.getloadavg()[0], 2),
     }
@@ -50,13 +49,8 @@ def start_latencies(broker: BenchBroker, runs: int) -> list[float]:
 def starts(broker: BenchBroker) -> list[Figure]:
     start_latencies(broker, 5)
     found = start_latencies(broker, STARTS)
-    peer = task_spooler_start()
-    more: dict[str, object] = {}
-    p50 = statistics.median(found)
-    if peer is not None:
-        more = {"peer": "task-spooler", "peer_value": round(peer, 2), "ratio": round(p50 / peer, 2)}
     return [
-        figure("submit to start p50, idle", p50, "ms", 20, runs=STARTS, **more),
+        figure(START, statistics.median(found), "ms", 20, runs=STARTS),
         figure("submit to start p99, idle", percentile(found, 99), "ms", 80, runs=STARTS),
     ]
 
@@ -83,10 +77,10 @@ def drain(broker: BenchBroker) -> list[Figure]:
     rates = []
     for _ in range(3):
         begin = time.perf_counter()
-        job = broker.submit("true", gpus=1, array=list(range(1000)))
+        job = broker.submit("true", gpus=1, array=list(range(JOBS)))
         broker.wait(job["array_id"])
-        rates.append(1000 / (time.perf_counter() - begin))
-    return [figure("array of 1,000 drained", statistics.median(rates), "jobs/s", 100, at_most=False, runs=3)]
+        rates.append(JOBS / (time.perf_counter() - begin))
+    return [figure(DRAIN, statistics.median(rates), "jobs/s", 100, at_most=False, runs=3)]
 
 
 def commands(broker: BenchBroker) -> list[Figure]:
@@ -117,28 +111,25 @@ def idle(broker: BenchBroker) -> list[Figure]:
     ]
 
 
-def task_spooler_start() -> float | None:
-    """Median of task-spooler's own way from submit to start; None where it is not installed."""
-    if shutil.which("tsp") is None:
-        return None
-    folder = tempfile.mkdtemp(prefix="courtier-tsp-")
-    environment = {**os.environ, "TS_SOCKET": f"{folder}/socket", "TMPDIR": folder, "TS_SLOTS": "4"}
-    found = []
-    for number in range(STARTS):
-        path = f"{folder}/{number}"
-        subprocess.run(
-            ["tsp", "sh", "-c", f"exec date +%s%N > {path}"], env=environment, check=True, capture_output=True
-        )
-        acknowledged = time.time_ns()
-        subprocess.run(["tsp", "-w"], env=environment, check=True, capture_output=True)
-        with open(path, encoding="ascii") as file:
-            found.append((int(file.read()) - acknowledged) / 1e6)
-    subprocess.run(["tsp", "-K"], env=environment, check=False, capture_output=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    return statistics.median(found)
+def beside(peer: TaskSpooler | Slurm, own: dict[str, float]) -> list[Figure]:
+    """The peer's two figures, with Courtier's of this run and the ratio: below 1 is faster, above 1 is more."""
+    missing = peer.missing()
+    if missing is not None:
+        return [{"figure": name, "peer": peer.name, "skipped": missing} for name in (START, DRAIN)]
+    with peer:
+        peer.start_ms(2)
+        start = statistics.median(peer.start_ms(PEER_STARTS))
+        rate = peer.drain_per_second(JOBS)
+    start_line = figure(START, own[START], "ms", 20, runs=PEER_STARTS)
+    drain_line = figure(DRAIN, own[DRAIN], "jobs/s", 100, at_most=False)
+    for line, value in ((start_line, start), (drain_line, rate)):
+        ratio = float(str(line["value"])) / value if value else None
+        line |= {"peer": peer.name, "peer_value": round(value, 2), "ratio": round(ratio, 3) if ratio else None}
+    return [start_line, drain_line]
 
 
 def main() -> None:
+    own: dict[str, float] = {}
     groups: list[Callable[[BenchBroker], list[Figure]]] = [
         idle,
         starts,
@@ -150,9 +141,11 @@ def main() -> None:
     for group in groups:
         with BenchBroker() as broker:
             for line in group(broker):
+                own[str(line["figure"])] = float(str(line["value"]))
                 print(json.dumps(line), flush=True)
-    missing = "slurm-wlm is not started by this bench"
-    print(json.dumps({"figure": "submit to start p50, Slurm", "peer": "slurm", "skipped": missing}))
+    for peer in peers():
+        for line in beside(peer, own):
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

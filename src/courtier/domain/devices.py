@@ -28,7 +28,11 @@ LINK_KINDS = ("nvlink", "pix", "pxb", "phb", "node", "sys")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU. memory_bytes_reserved is what the driver keeps; links are (uuid of the other, kind)."""
+    """One GPU. memory_bytes_reserved is what the driver keeps; links are (uuid of the other, kind).
+
+    minor is N of /dev/nvidiaN; cpus are those near the GPU, empty where nobody says. unified: the GPU has no memory
+    of its own and shares the machine's. mig: it is divided in hardware, so that no process can use it whole.
+    """
 
     uuid: str
     index: int
@@ -37,6 +41,11 @@ class Device:
     memory_bytes_reserved: int
     numa_node: int | None
     links: tuple[tuple[str, str], ...] = ()
+    minor: int | None = None
+    pci_bus_id: str | None = None
+    cpus: tuple[int, ...] = ()
+    unified: bool = False
+    mig: bool = False
 
     @property
     def memory_bytes_usable(self) -> int:
@@ -55,7 +64,11 @@ class ExternalProcess:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at one GPU. tenants are (job id, bytes) of Courtier's own jobs' processes."""
+    """One look at one GPU. tenants are (job id, bytes) of Courtier's own jobs' processes.
+
+    fault is what the look met instead of an answer ("gpu_lost", "gpu_hung", "gpu_reset_required"), None where the
+    GPU answered; xids are the driver's error events since the look before. None in a metric: the driver does not say.
+    """
 
     uuid: str
     at_ms: int
@@ -65,6 +78,8 @@ class Reading:
     power_milliwatts: int | None
     tenants: tuple[tuple[int, int], ...] = ()
     external: tuple[ExternalProcess, ...] = ()
+    fault: str | None = None
+    xids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ class Attachment:
         size = _size() if terminal else {}
         self._connection.sendall(frame(b"a", json.dumps({"own": own, **size}).encode()))
 
+    def close(self) -> None:
+        """Leaves; an interactive job ends without its owner."""
+        self._connection.close()
+
     def send_signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
             self._connection.sendall(frame(b"s", json.dumps({"signal": number}).encode()))

@@ -20,6 +20,8 @@ class LogFile:
         # Room for the mark and something on both sides of it.
         self._bytes_max = max(bytes_max, 4096)
         self._regular = os.path.isfile(f"/proc/self/fd/{self._descriptor}")
+        # A pipe or a terminal that nobody reads must not stop the supervisor: what it does not take is left out.
+        os.set_blocking(self._descriptor, self._regular)
         self._pending_mark = False
         self.truncated = False
 

@@ -180,12 +180,13 @@ class Routes:
                     name=query.text("name"),
                     limit=query.number("limit"),
                     all=query.flag("all"),
-                )
+                ),
+                self.peer(request),
             )
         )
 
     async def job(self, request: Request) -> Response:
-        return _json(await self._backend.job(_job_number(request)))
+        return _json(await self._backend.job(_job_number(request), self.peer(request)))
 
     async def why(self, request: Request) -> Response:
         return _json(await self._backend.why(_job_number(request)))
@@ -212,7 +213,8 @@ class Routes:
         timeout_ms = query.number("timeout_ms")
         until = query.choice("until", ("ended", "started"))
         number = _job_number(request)
-        return _json(await self._backend.wait(number, 30_000 if timeout_ms is None else timeout_ms, until))
+        wait_ms = 30_000 if timeout_ms is None else timeout_ms
+        return _json(await self._backend.wait(number, wait_ms, until, self.peer(request)))
 
     async def logs(self, request: Request) -> Response:
         query = Query(request, "stream attempt offset tail_lines follow")
@@ -223,14 +225,15 @@ class Routes:
             tail_lines=query.number("tail_lines"),
             follow=query.flag("follow"),
         )
-        offset, chunks = await self._backend.logs(_job_number(request), wanted)
+        offset, chunks = await self._backend.logs(_job_number(request), wanted, self.peer(request))
         return StreamingResponse(
             chunks, media_type="application/octet-stream", headers={"X-Courtier-Offset": str(offset)}
         )
 
     async def attach(self, request: Request) -> Response:
         query = Query(request, "timeout_ms")
-        return _json(await self._backend.attach(_job_number(request), query.number("timeout_ms") or 0))
+        timeout_ms = query.number("timeout_ms") or 0
+        return _json(await self._backend.attach(_job_number(request), timeout_ms, self.peer(request)))
 
     async def history(self, request: Request) -> Response:
         query = Query(request, "since_ms user state name limit")
@@ -241,7 +244,7 @@ class Routes:
             name=query.text("name"),
             limit=query.number("limit"),
         )
-        return _json(await self._backend.history(wanted))
+        return _json(await self._backend.history(wanted, self.peer(request)))
 
     async def events(self, request: Request) -> Response:
         query = Query(request, "job after limit follow")
@@ -259,7 +262,7 @@ class Routes:
 
     async def shutdown(self, request: Request) -> Response:
         body = await _body(request, ShutdownBody)
-        return _json(await self._backend.shutdown(body.cancel_jobs))
+        return _json(await self._backend.shutdown(body.cancel_jobs, self.peer(request)))
 
     def guarded(self, handler: Handler) -> Handler:
         """Who may not ask gets no further; whatever goes wrong becomes an error document."""
@@ -329,7 +332,8 @@ def _unix_socket(path: Path) -> socket.socket:
         listener.bind(f"/proc/self/fd/{folder}/{path.name}")
     finally:
         os.close(folder)
-    path.chmod(0o600)
+    # Root's broker serves everybody, and asks the kernel who calls.
+    path.chmod(0o666 if os.geteuid() == 0 else 0o600)
     listener.listen(1024)
     return listener
 

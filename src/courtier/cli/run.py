@@ -33,6 +33,7 @@ EXAMPLES = {
 }
 WAIT_MS = 10_000
 CONNECT_PAUSE_SECONDS = 0.01
+JOIN_SECONDS_MAX = 5.0
 
 
 def configure(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -121,16 +122,26 @@ def _wait_directory(client: Client, number: int, *, say: bool) -> str | None:
             sys.stderr.write(f"courtier: job {number} {said}\n")
 
 
+def _join(client: Client, number: int) -> Attachment:
+    """A running job's output. A supervisor is known a moment before it listens: asked again for a short while."""
+    deadline = time.monotonic() + JOIN_SECONDS_MAX
+    while True:
+        answer = client.call("GET", f"/v1/jobs/{number}/attach", timeout_ms=0)
+        if answer["directory"] is None:
+            text = f"job {number} is {answer['state']}: nothing to attach to (courtier logs {number})"
+            raise Failure("not_running", text, 1, job=number)
+        try:
+            return Attachment(answer["directory"], own=False, terminal=False)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                text = f"job {number} can not be attached to: {error.strerror}"
+                raise Failure("not_running", text, 1, job=number) from error
+        time.sleep(CONNECT_PAUSE_SECONDS)
+
+
 def _attach(client: Client, arguments: argparse.Namespace) -> int:
     number = parse_targets(client, [arguments.job])[0]
-    answer = client.call("GET", f"/v1/jobs/{number}/attach", timeout_ms=0)
-    if answer["directory"] is None:
-        text = f"job {number} is {answer['state']}: nothing to attach to (courtier logs {number})"
-        raise Failure("not_running", text, 1, job=number)
-    try:
-        attachment = Attachment(answer["directory"], own=False, terminal=False)
-    except OSError as error:
-        raise Failure("not_running", f"job {number} can not be attached to: {error.strerror}", 1) from error
+    attachment = _join(client, number)
     try:
         attachment.pump(0, 1, 2)
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """The detached broker's process, started by `up --detach` only: HOME READY_FD and the flags of `up`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument("--listen")
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
+    os.umask(0o077)
     lock = lock_home(arguments.home)
     if lock is None:
         sys.stderr.write(f"another broker holds {arguments.home}\n")

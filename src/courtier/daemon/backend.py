@@ -17,12 +17,13 @@ from courtier.api.schema import (
     Submitted,
     Why,
 )
+from courtier.daemon.access import Viewer, viewer_of
 from courtier.daemon.broker import Broker, StepFailed, now_ms
 from courtier.daemon.diagnosis import diagnose
 from courtier.daemon.intake import Refused, check_range, dependencies_of, spec_of
 from courtier.daemon.journal import follow_log, read_log
 from courtier.daemon.selection import choose
-from courtier.daemon.views import gpu_view, job_view, own_user, reason_view
+from courtier.daemon.views import gpu_view, job_view, reason_view, without_secrets
 from courtier.domain.attempts import StopCause
 from courtier.domain.lifecycle import ENDED, JobState
 from courtier.domain.reasons import Reason, reason
@@ -56,7 +57,7 @@ class BrokerBackend:
     def __init__(self, broker: Broker, shutdown: Callable[[], None]) -> None:
         self._broker = broker
         self._shutdown = shutdown
-        self._encoded: dict[int, tuple[Job, Reason | None, bytes]] = {}
+        self._encoded: dict[tuple[int, bool], tuple[Job, Reason | None, bytes]] = {}
         self._encoder = msgspec.json.Encoder()
 
     async def health(self) -> dict[str, object]:
@@ -85,9 +86,10 @@ class BrokerBackend:
         return reply
 
     async def submit(self, body: SubmitBody, peer: Peer | None) -> Submitted:
-        user, uid = (peer.user, peer.uid) if peer is not None else (own_user(), os.getuid())
+        viewer = self._viewer(peer)
+        user, uid = viewer.user, os.geteuid() if viewer.uid is None else viewer.uid
         try:
-            spec, payload = spec_of(body, user=user, uid=uid)
+            spec, payload = spec_of(body, user=user, uid=uid, gid=viewer.gid)
             wanted = dependencies_of(body.dependencies)
         except Refused as error:
             raise refusal_error(error.why) from error
@@ -133,38 +135,46 @@ class BrokerBackend:
                     ended[job.id] = job.state
         return tuple(dependencies), ended
 
-    def _targets(self, number: int, *, live_only: bool = False) -> tuple[int, ...]:
-        """Ids that a number means for one step. An array means its jobs that have not ended, if there are any."""
+    def _viewer(self, peer: Peer | None) -> Viewer:
+        return viewer_of(peer, self._broker.settings.admin_group)
+
+    def _targets(self, number: int, viewer: Viewer, *, live_only: bool = False) -> tuple[int, ...]:
+        """Ids that a number means for one step. An array means its jobs that have not ended, if there are any.
+        Raises ApiError when they are somebody else's."""
         ids = self._broker.load_for_step(number)
         if not ids:
             raise Refused(reason("job_unknown", job=number))
+        for job_id in ids:
+            viewer.require_owner(self._broker.loop.state.jobs[job_id])
         live = tuple(job_id for job_id in ids if self._broker.loop.state.jobs[job_id].state not in ENDED)
         return live if live_only and live else ids
 
     async def cancel(self, number: int, body: CancelBody, peer: Peer | None) -> bytes:
-        by = peer.user if peer is not None else own_user()
+        viewer = self._viewer(peer)
 
         def make(token: int) -> Request:
-            targets = self._targets(number, live_only=True)
+            targets = self._targets(number, viewer, live_only=True)
             if body.signal is not None:
                 check_range("signal_number", body.signal)
                 return SignalAsked(token, targets, body.signal)
-            return StopAsked(token, targets, StopCause.CANCEL, by, skip_grace=body.now)
+            return StopAsked(token, targets, StopCause.CANCEL, viewer.user, skip_grace=body.now)
 
-        return self._jobs_document(list((await self._ask(make)).jobs))
+        return self._jobs_document(list((await self._ask(make)).jobs), viewer)
 
     async def hold(self, number: int, peer: Peer | None) -> bytes:
-        reply = await self._ask(lambda token: HoldAsked(token, self._targets(number, live_only=True)))
-        return self._jobs_document(list(reply.jobs))
+        viewer = self._viewer(peer)
+        reply = await self._ask(lambda token: HoldAsked(token, self._targets(number, viewer, live_only=True)))
+        return self._jobs_document(list(reply.jobs), viewer)
 
     async def release(self, number: int, peer: Peer | None) -> bytes:
-        reply = await self._ask(lambda token: ReleaseAsked(token, self._targets(number, live_only=True)))
-        return self._jobs_document(list(reply.jobs))
+        viewer = self._viewer(peer)
+        reply = await self._ask(lambda token: ReleaseAsked(token, self._targets(number, viewer, live_only=True)))
+        return self._jobs_document(list(reply.jobs), viewer)
 
     async def requeue(self, number: int, peer: Peer | None) -> bytes:
-        by = peer.user if peer is not None else own_user()
-        reply = await self._ask(lambda token: RequeueAsked(token, self._targets(number), by))
-        return self._jobs_document(list(reply.jobs))
+        viewer = self._viewer(peer)
+        reply = await self._ask(lambda token: RequeueAsked(token, self._targets(number, viewer), viewer.user))
+        return self._jobs_document(list(reply.jobs), viewer)
 
     async def change(self, number: int, body: ChangeBody, peer: Peer | None) -> bytes:
         wanted = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not None}
@@ -177,37 +187,43 @@ class BrokerBackend:
             raise refusal_error(error.why) from error
         if lifts_limit:
             wanted["time_limit_ms"] = None
-        reply = await self._ask(lambda token: ChangeAsked(token, self._targets(number, live_only=True), wanted))
-        return self._jobs_document(list(reply.jobs))
+        viewer = self._viewer(peer)
+        reply = await self._ask(lambda token: ChangeAsked(token, self._targets(number, viewer, live_only=True), wanted))
+        return self._jobs_document(list(reply.jobs), viewer)
 
     # Looking --------------------------------------------------------------------------------------
 
     def _view(self, job: Job) -> JobView:
         return job_view(job, self._broker.loop.reason_of(job, now_ms()), self._broker.box, self._broker.home)
 
-    def _encoded_view(self, job: Job) -> bytes:
-        """The job's JSON, kept while neither its row nor its reason changes: a long queue is mostly the same."""
+    def _encoded_view(self, job: Job, viewer: Viewer) -> bytes:
+        """The job's JSON, kept while neither its row nor its reason changes: a long queue is mostly the same.
+
+        Others see that a job is there and what it holds, not what it was told.
+        """
         why = self._broker.loop.reason_of(job, now_ms())
-        kept = self._encoded.get(job.id)
+        owned = viewer.owns(job)
+        kept = self._encoded.get((job.id, owned))
         if kept is not None and kept[0] is job and kept[1] == why:
             return kept[2]
-        encoded = self._encoder.encode(job_view(job, why, self._broker.box, self._broker.home))
+        view = job_view(job, why, self._broker.box, self._broker.home)
+        encoded = self._encoder.encode(view if owned else without_secrets(view))
         if job.state not in ENDED:
-            self._encoded[job.id] = (job, why, encoded)
+            self._encoded[job.id, owned] = (job, why, encoded)
         return encoded
 
-    def _jobs_document(self, jobs: list[Job], total: int | None = None) -> bytes:
-        if len(self._encoded) > 2 * len(self._broker.loop.state.jobs) + 1000:
+    def _jobs_document(self, jobs: list[Job], viewer: Viewer, total: int | None = None) -> bytes:
+        if len(self._encoded) > 4 * len(self._broker.loop.state.jobs) + 1000:
             live = self._broker.loop.state.jobs
-            self._encoded = {job_id: kept for job_id, kept in self._encoded.items() if job_id in live}
-        body = b",".join(self._encoded_view(job) for job in jobs)
+            self._encoded = {key: kept for key, kept in self._encoded.items() if key[0] in live}
+        body = b",".join(self._encoded_view(job, viewer) for job in jobs)
         tail = b"" if total is None else b',"total":%d' % total
         return b'{"version":%d,"jobs":[%b]%b}' % (VERSION, body, tail)
 
-    async def jobs(self, query: JobQuery) -> bytes:
+    async def jobs(self, query: JobQuery, peer: Peer | None) -> bytes:
         chosen = choose(self._broker, query)
         limited = chosen[: query.limit] if query.limit is not None else chosen
-        return self._jobs_document(limited, total=len(chosen))
+        return self._jobs_document(limited, self._viewer(peer), total=len(chosen))
 
     def _members(self, number: int) -> list[Job]:
         members = self._broker.members(number)
@@ -215,12 +231,12 @@ class BrokerBackend:
             raise refusal_error(reason("job_unknown", job=number))
         return members
 
-    async def job(self, number: int) -> bytes:
-        members = self._members(number)
-        first = self._encoded_view(members[0])
+    async def job(self, number: int, peer: Peer | None) -> bytes:
+        viewer, members = self._viewer(peer), self._members(number)
+        first = self._encoded_view(members[0], viewer)
         if members[0].id == number:
             return b'{"version":%d,"job":%b}' % (VERSION, first)
-        rest = b",".join(self._encoded_view(job) for job in members)
+        rest = b",".join(self._encoded_view(job, viewer) for job in members)
         return b'{"version":%d,"job":%b,"jobs":[%b]}' % (VERSION, first, rest)
 
     async def why(self, number: int) -> Why:
@@ -228,14 +244,14 @@ class BrokerBackend:
         view = reason_view(self._broker.loop.reason_of(job, now_ms()))
         return Why(VERSION, job.id, [view] if view is not None else [], None)
 
-    async def wait(self, number: int, timeout_ms: int, until: str) -> bytes:
+    async def wait(self, number: int, timeout_ms: int, until: str, peer: Peer | None) -> bytes:
         deadline = now_ms() + min(timeout_ms, WAIT_MS_MAX)
         self._members(number)
         while True:
             done = not any(until == "ended" or job.started_ms is None for job in self._live(number))
             left_ms = deadline - now_ms()
             if done or left_ms <= 0:
-                document = self._jobs_document(self._members(number))
+                document = self._jobs_document(self._members(number), self._viewer(peer))
                 return document[:-1] + (b',"done":true}' if done else b',"done":false}')
             await self._broker.wait_change(left_ms)
 
@@ -246,13 +262,15 @@ class BrokerBackend:
             return [state.jobs[number]]
         return [state.jobs[job_id] for job_id in state.array_members.get(number, ())]
 
-    async def logs(self, number: int, query: LogQuery) -> tuple[int, AsyncIterator[bytes]]:
+    async def logs(self, number: int, query: LogQuery, peer: Peer | None) -> tuple[int, AsyncIterator[bytes]]:
         job = self._members(number)[0]
+        self._viewer(peer).require_owner(job)
         if query.follow:
             return follow_log(self._broker, job, query)
         return read_log(self._broker, job, query)
 
-    async def attach(self, number: int, timeout_ms: int) -> dict[str, object]:
+    async def attach(self, number: int, timeout_ms: int, peer: Peer | None) -> dict[str, object]:
+        self._viewer(peer).require_owner(self._members(number)[0])
         deadline = now_ms() + min(timeout_ms, WAIT_MS_MAX)
         while True:
             job = self._members(number)[0]
@@ -270,11 +288,11 @@ class BrokerBackend:
                 }
             await self._broker.wait_change(left_ms)
 
-    async def history(self, query: HistoryQuery) -> bytes:
+    async def history(self, query: HistoryQuery, peer: Peer | None) -> bytes:
         jobs, total = self._broker.store.ended_jobs(
             since_ms=query.since_ms, user=query.user, states=query.states, name=query.name, limit=query.limit
         )
-        return self._jobs_document(list(jobs), total=total)
+        return self._jobs_document(list(jobs), self._viewer(peer), total=total)
 
     async def events(self, job: int | None, after: int, limit: int) -> bytes:
         if job is not None:
@@ -306,12 +324,14 @@ class BrokerBackend:
     async def doctor(self) -> dict[str, object]:
         return {"version": VERSION, "checks": diagnose(self._broker)}
 
-    async def shutdown(self, cancel_jobs: bool) -> dict[str, object]:
+    async def shutdown(self, cancel_jobs: bool, peer: Peer | None) -> dict[str, object]:
         """Ends the broker; with cancel_jobs every job is asked to end first, and waited for."""
+        viewer = self._viewer(peer)
+        viewer.require_admin("stopping the broker")
         if cancel_jobs:
             live = tuple(self._broker.loop.state.jobs)
             if live:
-                await self._ask(lambda token: StopAsked(token, live, StopCause.CANCEL, own_user()))
+                await self._ask(lambda token: StopAsked(token, live, StopCause.CANCEL, viewer.user))
             while self._broker.loop.state.holding:
                 await self._broker.wait_change(1000)
         self._shutdown()

@@ -56,7 +56,7 @@ class Broker:
             box,
             boot_id,
             state=State(jobs, next_id=next_id, next_sequence=next_sequence),
-            policy=Policy(barrier_after_ms=settings.barrier_after_ms),
+            policy=Policy(barrier_after_ms=settings.barrier_after_ms, user_gpus_max=settings.user_gpus_max),
             limits=Limits(
                 spawn_deadline_ms=settings.spawn_deadline_ms,
                 start_backoff_ms=settings.start_backoff_ms,
@@ -64,6 +64,8 @@ class Broker:
                 array_size_max=settings.array_size_max,
                 jobs_active_max=settings.jobs_active_max,
                 gpu_overuse_percent=settings.gpu_overuse_percent,
+                user_jobs_active_max=settings.user_jobs_active_max,
+                user_gpus_max=settings.user_gpus_max,
             ),
         )
         self.telemetry = SimulatedTelemetry(box.devices)

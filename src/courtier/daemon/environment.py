@@ -162,3 +162,9 @@ def log_paths(job: Job, home: Path, hostname: str, *, attempt: int | None = None
 
     stdout = named(job.spec.stdout) if job.spec.stdout is not None else os.fsencode(own / f"{number}.out")
     return stdout, named(job.spec.stderr) if job.spec.stderr is not None else stdout
+
+
+def log_owners(job: Job) -> tuple[bool, bool]:
+    """Whether the user named the file of stdout, of stderr (which joins stdout unless named)."""
+    stdout = job.spec.stdout is not None
+    return stdout, job.spec.stderr is not None or stdout

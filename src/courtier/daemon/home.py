@@ -12,11 +12,16 @@ SHIM_SRUN = '#!/bin/sh\nexec "{python}" -I -m courtier.cli.srun "$@"\n'
 
 def prepare_home(home: Path, python: str) -> None:
     """Makes the folders and the job-side commands. Raises PortError with what to do."""
+    # Root's broker serves everybody: they may pass through to the socket, their script and srun, and see nothing else.
+    shared = os.geteuid() == 0
+    modes = {"run": 0o711, "scripts": 0o711, "bin": 0o755} if shared else {"run": 0o700, "scripts": 0o700, "bin": 0o700}
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.mkdir(mode=0o711 if shared else 0o700, parents=True, exist_ok=True)
         refuse_network_filesystem(home)
-        for name in ("run", "logs", "bin"):
-            (home / name).mkdir(mode=0o700, exist_ok=True)
+        home.chmod(0o711 if shared else 0o700)
+        for name, mode in {**modes, "logs": 0o700}.items():
+            (home / name).mkdir(mode=mode, exist_ok=True)
+            (home / name).chmod(mode)
         shim = home / "bin" / "srun"
         shim.write_text(SHIM_SRUN.format(python=python))
         shim.chmod(0o755)

@@ -44,7 +44,7 @@ def _wrong(problem: str) -> Refused:
     return Refused(reason("invalid_request", problem=problem))
 
 
-def spec_of(body: SubmitBody, *, user: str, uid: int) -> tuple[JobSpec, bytes]:
+def spec_of(body: SubmitBody, *, user: str, uid: int, gid: int | None) -> tuple[JobSpec, bytes]:
     """The specification and the payload to store with it."""
     command, script = _command(body)
     environment = _environment(body.environment_base64)
@@ -55,6 +55,7 @@ def spec_of(body: SubmitBody, *, user: str, uid: int) -> tuple[JobSpec, bytes]:
         name=_name(body, command),
         user=user,
         uid=uid,
+        gid=gid,
         queue=body.queue,
         workload_class=_member(WorkloadClass, body.job_class, "class"),
         command=command,

@@ -3,22 +3,25 @@
 import os
 from pathlib import Path
 
-from courtier.daemon.environment import job_environment, log_paths
+from courtier.daemon.access import owner_of
+from courtier.daemon.environment import job_environment, log_owners, log_paths
 from courtier.daemon.payload import Payload
 from courtier.domain.devices import Box
 from courtier.domain.workloads import Job
-from courtier.engine.ports import Launch, PortError
+from courtier.engine.ports import Launch, Owner, PortError
 
 
 def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max: int) -> Launch:
     """Raises PortError when the script or the log folder cannot be written."""
     stdout, stderr = log_paths(job, home, box.hostname)
+    users_stdout, users_stderr = log_owners(job)
+    owner = owner_of(job.spec)
     own = home / "logs" / str(job.id // 1000) / str(job.id)
     try:
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         argv = job.spec.command
         if payload.script is not None:
-            argv = (_script_file(own, payload.script), *argv[1:])
+            argv = (_script_file(home / "scripts" / str(job.id), payload.script, owner), *argv[1:])
     except OSError as error:
         raise PortError("log_folder", f"{own}: {error.strerror}") from error
     request = job.spec.request
@@ -41,15 +44,27 @@ def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max
         interactive=job.spec.interactive,
         terminal=job.spec.terminal,
         umask=job.spec.umask,
+        owner=owner,
+        stdout_is_users=users_stdout,
+        stderr_is_users=users_stderr,
     )
 
 
-def _script_file(folder: Path, script: bytes) -> bytes:
-    """The copy that runs. Rewritten for every start: a job may have changed its own."""
+def _script_file(folder: Path, script: bytes, owner: Owner | None) -> bytes:
+    """The copy that runs, the user's own, in a folder that is not: it can not be swapped for something else.
+
+    Made anew for every start: a job may have changed its own.
+    """
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    folder.chmod(0o711)
     path = folder / "script"
+    path.unlink(missing_ok=True)
     if not script.startswith(b"#!"):
         script = b"#!/bin/sh\n" + script
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o700)
     with os.fdopen(descriptor, "wb") as file:
+        if owner is not None:
+            os.fchown(descriptor, owner.uid, owner.gid)
+        os.fchmod(descriptor, 0o700)
         file.write(script)
     return os.fsencode(path)

@@ -42,6 +42,8 @@ def up(home: str, simulate: str | None, detach: bool, listen: str | None, settin
     except PortError as error:
         _say(error.text)
         return 2
+    # What a broker writes is its own unless it says otherwise, file by file.
+    os.umask(0o077)
     try:
         prepare_home(path, sys.executable)
         lock = lock_home(path)

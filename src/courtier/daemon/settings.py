@@ -6,6 +6,7 @@ No file is needed. An unknown name or a wrong type is refused with the list of w
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 # setting -> (default, what it is). Durations in ms, sizes in bytes.
 SETTINGS: dict[str, tuple[int, str]] = {
@@ -21,6 +22,12 @@ SETTINGS: dict[str, tuple[int, str]] = {
     "array_size_max": (10_000, "jobs in one array"),
     "jobs_active_max": (200_000, "jobs that have not ended, in all"),
     "gpu_overuse_percent": (5, "how far over its declared memory a job on a shared GPU may go before it is stopped"),
+    "user_jobs_active_max": (50_000, "jobs of one user that have not ended"),
+    "user_gpus_max": (0, "GPUs that one user's jobs may hold at once, shared ones counted whole; 0: no limit"),
+}
+# The same for settings that are words.
+WORD_SETTINGS: dict[str, tuple[str, str]] = {
+    "admin_group": ("", "members of this group may do everything that root may; empty: root only"),
 }
 
 
@@ -40,6 +47,9 @@ class Settings:
     array_size_max: int = SETTINGS["array_size_max"][0]
     jobs_active_max: int = SETTINGS["jobs_active_max"][0]
     gpu_overuse_percent: int = SETTINGS["gpu_overuse_percent"][0]
+    user_jobs_active_max: int = SETTINGS["user_jobs_active_max"][0]
+    user_gpus_max: int = SETTINGS["user_gpus_max"][0]
+    admin_group: str = WORD_SETTINGS["admin_group"][0]
 
 
 class SettingRefused(Exception):
@@ -57,10 +67,13 @@ def load_settings(home: Path, overrides: dict[str, str]) -> Settings:
             raise SettingRefused(f"{path} is not valid TOML: {error}") from error
     values.update(overrides)
     known = {field.name for field in fields(Settings)}
-    checked: dict[str, int] = {}
+    checked: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
             raise SettingRefused(f"no setting {name}: there are {', '.join(sorted(known))}")
+        if name in WORD_SETTINGS:
+            checked[name] = str(value)
+            continue
         try:
             number = int(str(value))
         except ValueError:

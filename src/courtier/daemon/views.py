@@ -1,10 +1,10 @@
 """From rows to the wire: what the API says about jobs and GPUs. Translates; decides and remembers nothing."""
 
 import base64
-import os
 from pathlib import Path
 
-from courtier.api.peer import user_name
+import msgspec
+
 from courtier.api.schema import (
     AllocatedGpu,
     AllocationView,
@@ -88,6 +88,21 @@ def job_view(job: Job, reason: Reason | None, box: Box, home: Path, *, eta: Eta 
     )
 
 
+def without_secrets(view: JobView) -> JobView:
+    """What others may see of a job: that it is there, whose it is, what it holds and how it stands."""
+    return msgspec.structs.replace(
+        view,
+        command=view.command[:1],
+        command_base64=None,
+        directory="",
+        labels={},
+        comment=None,
+        stdout_path="",
+        stderr_path="",
+        script_sha256=None,
+    )
+
+
 def _text(path: bytes) -> str:
     return path.decode("utf-8", "replace")
 
@@ -150,7 +165,3 @@ def gpu_view(device: Device, state: State, readings: dict[str, Reading], freed_m
         external=[External(p.pid, p.user, p.command, p.memory_bytes) for p in external],
         read_ms=reading.at_ms if reading is not None else None,
     )
-
-
-def own_user() -> str:
-    return user_name(os.getuid())

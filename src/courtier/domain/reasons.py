@@ -35,6 +35,7 @@ REASONS: dict[str, ReasonKind] = {
     "dependency": ReasonKind("waits for {count} job(s), first job {first}", "Dependency"),
     "begin_time": ReasonKind("begins in {wait_ms} at the earliest", "BeginTime"),
     "array_limit": ReasonKind("array {array} runs {running} of {limit} at once", "JobArrayTaskLimit"),
+    "user_gpus": ReasonKind("{user} holds {gpus} GPU(s), {limit} is the most for one user", "QOSMaxGRESPerUser"),
     "job_held": ReasonKind("is held: courtier release {job}", "JobHeldUser"),
     "start_retry": ReasonKind(
         "start {tries} of {tries_max} was refused by this machine: {error}", "LaunchFailedRequeued"
@@ -86,6 +87,9 @@ REASONS: dict[str, ReasonKind] = {
     "mig_not_here": ReasonKind(
         "no GPU here is partitioned: profile {profile} can not be given", "BadConstraints", True
     ),
+    "user_gpus_exceed": ReasonKind(
+        "{gpus} GPUs asked for, {limit} is the most that one user may hold", "QOSMaxGRESPerUser", True
+    ),
     "gpu_milli_range": ReasonKind("{gpu_milli} milli-GPU asked for, a share is 1 to 1000", "BadConstraints", True),
     "invalid_request": ReasonKind("{problem}", "BadConstraints", True),
     "isolation_unavailable": ReasonKind("isolation {isolation} can not be given here: {why}", "BadConstraints", True),
@@ -97,6 +101,9 @@ REASONS: dict[str, ReasonKind] = {
     "dependency_unknown": ReasonKind("it depends on job {job}, which does not exist", "Dependency", True),
     "array_too_large": ReasonKind("an array of {size} jobs asked for, {limit} is the most", "BadConstraints", True),
     "queue_full": ReasonKind("{jobs} jobs wait already, {limit} is the most", "QOSMaxSubmitJobPerUserLimit"),
+    "user_jobs": ReasonKind(
+        "{user} has {jobs} jobs already that have not ended, {limit} is the most", "QOSMaxSubmitJobPerUserLimit"
+    ),
     "store_refused": ReasonKind("the store refused to keep it: {error}", "None"),
 }
 

@@ -31,11 +31,13 @@ class BoxRoom:
 
 @dataclass(frozen=True, slots=True)
 class ClassKey:
-    """Jobs that no placement can tell apart. array_id is set where the array limits how many run."""
+    """Jobs that no placement can tell apart. array_id is set where the array limits how many run, user where GPUs
+    are asked for: one user's may be limited."""
 
     request: Request
     array_id: int | None
     isolation: str | None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,4 @@ class Snapshot:
     enforcement: str
     ports_taken: frozenset[int]
     rooms_by_uuid: Mapping[str, DeviceRoom]
+    user_gpus: Mapping[str, int]

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 INTEGER_MAX = (1 << 62) - 1
 _SIZE = re.compile(r"^(\d{1,19})(?:\.(\d{1,6}))?\s*([KMGT])(?:i?B)?$", re.IGNORECASE)
 _POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
-_SPAN = re.compile(r"^(?:\d+(?:ms|[dhms]))+$", re.IGNORECASE)
-_SPAN_PART = re.compile(r"(\d+)(ms|[dhms])", re.IGNORECASE)
+_SPAN = re.compile(r"^(?:\d{1,18}(?:\.\d{1,6})?(?:ms|[dhms]))+$", re.IGNORECASE)
+_SPAN_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|[dhms])", re.IGNORECASE)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SLURM_TIME = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?$")
 _NOW = re.compile(r"^now(?:\+(\d+)\s*(seconds?|minutes?|hours?|days?|weeks?|[smhd])?)?$", re.IGNORECASE)
@@ -39,17 +39,22 @@ def parse_size(text: str, *, bare_unit: str | None = None) -> int:
 
 
 def parse_duration(text: str) -> int | None:
-    """Milliseconds; Slurm's forms (MM, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]) and 90s, 90m, 2h, 1d12h. None: unlimited."""
+    """Milliseconds; Slurm's forms (MM, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]) and 90s, 0.5s, 2h, 1d12h. None: no limit."""
     words = text.strip()
     if words.lower() in ("infinite", "unlimited", "-1"):
         return None
     if _SPAN.match(words):
-        total = sum(int(count) * _UNIT_MS[unit.lower()] for count, unit in _SPAN_PART.findall(words))
+        total = sum(_span_part(*part) for part in _SPAN_PART.findall(words))
     else:
         total = _slurm_duration(text, words)
     if total > INTEGER_MAX:
         raise ValueError(f"{text!r} is longer than any machine lives")
     return total
+
+
+def _span_part(whole: str, fraction: str, unit: str) -> int:
+    scale = _UNIT_MS[unit.lower()]
+    return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
 
 
 def _slurm_duration(text: str, words: str) -> int:

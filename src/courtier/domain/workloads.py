@@ -100,6 +100,7 @@ class JobSpec:
     signal_leader_only: bool = False
     memory_bytes_simulated: int | None = None
     utilization_percent_simulated: int | None = None
+    gid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

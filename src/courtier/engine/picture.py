@@ -34,6 +34,7 @@ def picture(
             if job.allocation is not None and job.allocation.master_port is not None
         ),
         rooms_by_uuid={room.device.uuid: room for room in rooms},
+        user_gpus=dict(state.user_gpus),
     )
 
 

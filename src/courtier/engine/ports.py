@@ -26,6 +26,15 @@ class PortError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The user that a job runs as."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Everything a supervisor needs, so that it never has to ask the daemon.
 
@@ -44,6 +53,9 @@ class Launch:
     interactive       the job waits for a client to attach before it starts, and is stopped when that client goes away
     terminal          the job gets a pseudo terminal (stdout and stderr are then one stream)
     umask             the submitter's
+    owner             whom the command runs as, and whose rights open the user's files; None: the broker's own user
+    stdout_is_users   the file was named by the user; otherwise it is Courtier's own
+    stderr_is_users   the same for stderr
     """
 
     key: AttemptKey
@@ -64,6 +76,9 @@ class Launch:
     interactive: bool
     terminal: bool
     umask: int
+    owner: Owner | None = None
+    stdout_is_users: bool = False
+    stderr_is_users: bool = False
 
 
 class Runtime(Protocol):

@@ -23,7 +23,7 @@ from courtier.engine.stimuli import (
     SubmitAsked,
 )
 from courtier.engine.turn import Reply, Turn
-from courtier.placement.feasible import impossible
+from courtier.placement.feasible import gpus_wanted, impossible
 
 _REQUEST_FIELDS = frozenset(field.name for field in fields(Request))
 _SPEC_FIELDS = frozenset({"name", "queue", "comment"})
@@ -61,6 +61,12 @@ def _submit_refusal(turn: Turn, asked: SubmitAsked) -> Reason | None:
         return reason("array_too_large", size=size, limit=turn.limits.array_size_max)
     if len(turn.state.jobs) + size > turn.limits.jobs_active_max:
         return reason("queue_full", jobs=len(turn.state.jobs), limit=turn.limits.jobs_active_max)
+    wanted, most = gpus_wanted(asked.spec.request), turn.limits.user_gpus_max
+    if most and wanted > most:
+        return reason("user_gpus_exceed", gpus=wanted, limit=most)
+    mine = turn.state.user_jobs.get(asked.spec.user, 0)
+    if mine + size > turn.limits.user_jobs_active_max:
+        return reason("user_jobs", user=asked.spec.user, jobs=mine, limit=turn.limits.user_jobs_active_max)
     for dependency in asked.dependencies:
         if dependency.job_id not in turn.state.jobs and dependency.job_id not in (asked.ended or {}):
             return reason("dependency_unknown", job=dependency.job_id)

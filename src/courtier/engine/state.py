@@ -13,13 +13,20 @@ from courtier.domain.lifecycle import ENDED, HOLDING, JobState
 from courtier.domain.snapshot import ClassKey, PendingJob
 from courtier.domain.workloads import Job
 from courtier.engine.events import Event, folded
+from courtier.placement.feasible import gpus_wanted
 
 Rank = tuple[int, int, int]
 
 
 def class_key(job: Job) -> ClassKey:
     """Which jobs placement cannot tell from this one."""
-    return ClassKey(job.spec.request, job.array_id if job.array_limit else None, job.spec.isolation)
+    wants_gpus = gpus_wanted(job.spec.request) > 0
+    return ClassKey(
+        job.spec.request,
+        job.array_id if job.array_limit else None,
+        job.spec.isolation,
+        job.spec.user if wants_gpus else None,
+    )
 
 
 def pending_job(job: Job) -> PendingJob:
@@ -46,6 +53,8 @@ class State:
         self.dependents: dict[int, set[int]] = {}
         self.begins: dict[int, int] = {}
         self.keys: dict[tuple[str, str], int] = {}
+        self.user_jobs: dict[str, int] = {}
+        self.user_gpus: dict[str, int] = {}
         self.cpus_held = 0
         self.memory_bytes_held = 0
         self._before: dict[int, Job | None] = {}
@@ -119,6 +128,7 @@ class State:
     def _index(self, job: Job, *, present: bool) -> None:
         if job.state in ENDED:
             return
+        _count(self.user_jobs, job.spec.user, 1 if present else -1)
         if is_queued(job):
             self._index_queue(job, present=present)
         elif job.state is JobState.PENDING:
@@ -169,12 +179,19 @@ class State:
             return
         self.cpus_held += sign * allocation.cpus
         self.memory_bytes_held += sign * (allocation.memory_bytes or 0)
+        _count(self.user_gpus, job.spec.user, sign * len(allocation.devices))
         for share in allocation.devices:
             tenants = self.tenancy.setdefault(share.uuid, {})
             if present:
                 tenants[job.id] = share
             else:
                 tenants.pop(job.id, None)
+
+
+def _count(table: dict[str, int], key: str, change: int) -> None:
+    table[key] = table.get(key, 0) + change
+    if not table[key]:
+        del table[key]
 
 
 def _member(table: dict[int, set[int]], key: int, job_id: int, *, present: bool) -> None:

@@ -40,6 +40,8 @@ class Limits:
     array_size_max: int = 10_000
     jobs_active_max: int = 200_000
     gpu_overuse_percent: int = 5
+    user_jobs_active_max: int = 50_000
+    user_gpus_max: int = 0
 
 
 @dataclass(slots=True)

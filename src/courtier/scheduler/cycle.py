@@ -34,6 +34,7 @@ def schedule(snapshot: Snapshot, policy: Policy, now: int) -> Plan:
     """Decides who starts where at instant `now` (ms), and for every class that waits, why its first job does."""
     box, rooms = snapshot.box, dict(snapshot.rooms_by_uuid)
     ports = set(snapshot.ports_taken)
+    user_gpus = dict(snapshot.user_gpus)
     refusals: dict[ClassKey, Reason] = {}
     placements: list[Place] = []
     taken: dict[ClassKey, int] = {}
@@ -50,6 +51,8 @@ def schedule(snapshot: Snapshot, policy: Policy, now: int) -> Plan:
                 waited_ms = now - job.eligible_ms
                 if barrier is None and waited_ms >= policy.barrier_after_ms:
                     barrier = _Barrier(job.id, waited_ms, gpus_wanted(key.request) > 0)
+            else:
+                refusal = _user_full(policy, key, user_gpus, len(found))
         if refusal is not None:
             refusals[key] = refusal
             continue
@@ -57,6 +60,8 @@ def schedule(snapshot: Snapshot, policy: Policy, now: int) -> Plan:
         allocation = _allocation(snapshot, policy, job, key, found, ports, now)
         placements.append(Place(job.id, job.spawn, allocation))
         taken[key] = taken.get(key, 0) + 1
+        if key.user is not None:
+            user_gpus[key.user] = user_gpus.get(key.user, 0) + len(found)
         box, rooms = _without(box, rooms, allocation)
     more = any(group.count > len(group.heads) and group.key not in refusals for group in snapshot.pending)
     return Plan(tuple(placements), refusals, more)
@@ -71,6 +76,15 @@ def _stands_behind(barrier: _Barrier | None, request: Request) -> Reason | None:
     if barrier is None or (barrier.wants_gpus and gpus_wanted(request) == 0):
         return None
     return reason("priority", ahead=barrier.job_id, waited_ms=barrier.waited_ms)
+
+
+def _user_full(policy: Policy, key: ClassKey, held: dict[str, int], gpus: int) -> Reason | None:
+    if not policy.user_gpus_max or key.user is None:
+        return None
+    mine = held.get(key.user, 0)
+    if mine + gpus <= policy.user_gpus_max:
+        return None
+    return reason("user_gpus", user=key.user, gpus=mine, limit=policy.user_gpus_max)
 
 
 def _array_full(group: PendingClass, taken: int) -> Reason | None:

@@ -9,6 +9,7 @@ import socket
 import struct
 
 HEADER = struct.Struct(">cI")
+_CREDENTIALS = struct.Struct("3i")
 FRAME_BYTES_MAX = 1 << 20
 SOCKET_NAME = "stream.sock"
 
@@ -35,6 +36,16 @@ class FrameReader:
             frames.append((kind, bytes(self._buffer[HEADER.size : HEADER.size + length])))
             del self._buffer[: HEADER.size + length]
         return frames
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int, int] | None:
+    """(pid, uid, gid) at the other end of a unix socket, as the kernel knows them; None where it does not say."""
+    try:
+        packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return None
+    pid, uid, gid = _CREDENTIALS.unpack(packed)
+    return pid, uid, gid
 
 
 def socket_address(directory_fd: int, name: str) -> str:

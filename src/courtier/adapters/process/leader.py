@@ -14,6 +14,9 @@ import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from courtier.adapters.process.credentials import become
+from courtier.engine.ports import Owner
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -29,13 +32,14 @@ def prctl(option: int, value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the child becomes. terminal: stdin is a terminal to be controlled."""
+    """What the child becomes. terminal: stdin is a terminal to be controlled. owner: whom it runs as."""
 
     argv: tuple[bytes, ...]
     environment: dict[bytes, bytes]
     directory: bytes
     umask: int
     terminal: bool
+    owner: Owner | None = None
 
 
 @dataclass(slots=True)
@@ -90,6 +94,12 @@ def _become(command: Command, stdio: tuple[int, int, int], wait: int, failure: i
     what = command.directory
     try:
         os.umask(command.umask)
+        if command.owner is not None:
+            become(command.owner)
+            # A change of user clears it.
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(NOT_FOUND_CODE)
         os.chdir(command.directory)
         what = command.argv[0]
         _exec(command)

@@ -14,6 +14,7 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
+from courtier.adapters.process.credentials import acting_as
 from courtier.adapters.process.logs import LogFile
 from courtier.adapters.process.stream import Client, Streams
 from courtier.engine.ports import Launch
@@ -34,9 +35,9 @@ class Output:
     ) -> None:
         self._selector = selector
         self._logs: dict[bytes, LogFile] = {}
-        out = self._log(launch.stdout_path, launch)
-        err = self._log(launch.stderr_path, launch)
-        self._streams = Streams(selector, directory, self._frame, on_owner_gone)
+        out = self._log(launch.stdout_path, launch, users=launch.stdout_is_users)
+        err = self._log(launch.stderr_path, launch, users=launch.stderr_is_users)
+        self._streams = Streams(selector, directory, self._frame, on_owner_gone, launch.owner)
         self._on_frame = on_frame
         self._sources: dict[int, tuple[bytes, LogFile]] = {}
         self._input: int | None = None
@@ -46,6 +47,8 @@ class Output:
         self._terminal: int | None = None
         if launch.terminal:
             master, slave = pty.openpty()
+            if launch.owner is not None:
+                os.fchown(slave, launch.owner.uid, -1)
             self._terminal = self._input = master
             self._ends: tuple[int, ...] = (slave, slave, slave)
             self._add(master, b"o", out)
@@ -62,9 +65,15 @@ class Output:
         if self._input is not None:
             os.set_blocking(self._input, False)
 
-    def _log(self, path: bytes, launch: Launch) -> LogFile:
+    def _log(self, path: bytes, launch: Launch, *, users: bool) -> LogFile:
+        """A file that the user named is opened with his rights and umask, and never with root's."""
         if path not in self._logs:
-            self._logs[path] = LogFile(path, bytes_max=launch.log_bytes_max, append=launch.append_logs)
+            mask = os.umask(launch.umask if users else 0o077)
+            try:
+                with acting_as(launch.owner if users else None):
+                    self._logs[path] = LogFile(path, bytes_max=launch.log_bytes_max, append=launch.append_logs)
+            finally:
+                os.umask(mask)
         return self._logs[path]
 
     def _add(self, descriptor: int, kind: bytes, log: LogFile) -> None:

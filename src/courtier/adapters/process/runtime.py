@@ -146,9 +146,16 @@ class ProcessRuntime:
     def _folder(self, key: AttemptKey) -> Path:
         return self._run / str(key)
 
+    def _make_folder(self, launch: Launch) -> None:
+        folder = self._folder(launch.key)
+        folder.mkdir(mode=0o700)
+        if launch.owner is not None:
+            # The user passes through to his job's socket; the files beside it stay closed to him.
+            folder.chmod(0o711)
+
     def start(self, launch: Launch) -> None:
         try:
-            self._folder(launch.key).mkdir(mode=0o700)
+            self._make_folder(launch)
         except FileExistsError:
             return
         except OSError as error:

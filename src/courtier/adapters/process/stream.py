@@ -10,7 +10,8 @@ import selectors
 import socket
 from collections.abc import Callable
 
-from courtier.adapters.process.frames import SOCKET_NAME, FrameReader, frame, socket_address
+from courtier.adapters.process.frames import SOCKET_NAME, FrameReader, frame, peer_of, socket_address
+from courtier.engine.ports import Owner
 
 BUFFER_BYTES_MAX = 1 << 20
 RECEIVE_BYTES = 1 << 16
@@ -36,7 +37,9 @@ class Streams:
         directory: str,
         on_frame: Callable[[Client, bytes, bytes], None],
         on_owner_gone: Callable[[], None],
+        user: Owner | None,
     ) -> None:
+        self._uids = {0, os.geteuid()} | ({user.uid} if user is not None else set())
         self._selector = selector
         self._on_frame = on_frame
         self._on_owner_gone = on_owner_gone
@@ -50,6 +53,9 @@ class Streams:
             self._listener.bind(socket_address(folder, SOCKET_NAME))
         finally:
             os.close(folder)
+        if user is not None:
+            # Anybody may knock; who is let in is asked of the kernel.
+            os.chmod(f"{directory}/{SOCKET_NAME}", 0o666)
         self._listener.listen(16)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -58,6 +64,10 @@ class Streams:
         try:
             connection, _ = self._listener.accept()
         except OSError:
+            return
+        peer = peer_of(connection)
+        if peer is None or peer[1] not in self._uids:
+            connection.close()
             return
         connection.setblocking(False)
         client = Client(connection)

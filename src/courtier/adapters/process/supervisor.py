@@ -145,7 +145,7 @@ class Supervisor:
         launch = self._launch
         environment = dict(launch.environment)
         environment[b"COURTIER_MARK"] = self._place.mark.encode()
-        command = Command(launch.argv, environment, launch.directory, launch.umask, launch.terminal)
+        command = Command(launch.argv, environment, launch.directory, launch.umask, launch.terminal, launch.owner)
         stdin, stdout, stderr = self._output.child_ends()
         self._child = fork_leader(command, stdin, stdout, stderr, self._cgroups.join)
         self._output.close_child_ends()

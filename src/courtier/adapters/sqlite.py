@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from courtier.domain.health import Quarantine
 from courtier.domain.lifecycle import ENDED, JobState
 from courtier.domain.workloads import Job
 from courtier.engine.events import Event
@@ -39,6 +40,16 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX events_job ON events (job, sequence);
     CREATE TABLE payloads (sha256 TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE events RENAME TO events_of_jobs;
+    CREATE TABLE events (
+        sequence INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, job INTEGER, body BLOB NOT NULL
+    );
+    INSERT INTO events SELECT sequence, at_ms, kind, job, body FROM events_of_jobs;
+    DROP TABLE events_of_jobs;
+    CREATE INDEX events_job ON events (job, sequence);
+    CREATE TABLE quarantines (uuid TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+    """,
 )
 
 _UPSERT = (
@@ -47,6 +58,7 @@ _UPSERT = (
     "body=excluded.body"
 )
 _JOB_DECODER = msgspec.json.Decoder(Job)
+_QUARANTINE_DECODER = msgspec.json.Decoder(Quarantine)
 _ENCODER = msgspec.json.Encoder()
 _FIELD_TYPES = typing.get_type_hints(Job)
 
@@ -69,15 +81,31 @@ def _row(job: Job) -> tuple[Any, ...]:
 
 
 def _event_body(event: Event) -> bytes:
-    return _ENCODER.encode({"row": event.row} if event.row is not None else {"changes": dict(event.changes)})
+    if event.row is not None:
+        return _ENCODER.encode({"row": event.row})
+    body: dict[str, Any] = {"changes": dict(event.changes)}
+    if event.uuid is not None:
+        body["uuid"] = event.uuid
+    if event.quarantine is not None:
+        body["quarantine"] = event.quarantine
+    return _ENCODER.encode(body)
 
 
-def _event(sequence: int, at_ms: int, kind: str, job_id: int, body: bytes) -> Event:
+def _event(sequence: int, at_ms: int, kind: str, job_id: int | None, body: bytes) -> Event:
     raw = msgspec.json.decode(body)
     if "row" in raw:
         return Event(sequence, at_ms, kind, job_id, row=msgspec.convert(raw["row"], Job))
     changes = {name: msgspec.convert(value, _FIELD_TYPES[name]) for name, value in raw["changes"].items()}
-    return Event(sequence, at_ms, kind, job_id, changes)
+    aside = raw.get("quarantine")
+    return Event(
+        sequence,
+        at_ms,
+        kind,
+        job_id,
+        changes,
+        uuid=raw.get("uuid"),
+        quarantine=msgspec.convert(aside, Quarantine) if aside is not None else None,
+    )
 
 
 class SqliteStore:
@@ -115,6 +143,10 @@ class SqliteStore:
             raise PortError("store_damaged", f"the store's counter {counters['next_id']} is not above job {highest}")
         return [_JOB_DECODER.decode(body) for (body,) in rows], counters["next_id"], counters["next_sequence"]
 
+    def quarantines(self) -> dict[str, Quarantine]:
+        found = self._db.execute("SELECT uuid, body FROM quarantines").fetchall()
+        return {uuid: _QUARANTINE_DECODER.decode(body) for uuid, body in found}
+
     def commit(self, outcome: Outcome) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -124,6 +156,7 @@ class SqliteStore:
                 "INSERT INTO events VALUES (?,?,?,?,?)",
                 ((e.sequence, e.at_ms, e.kind, e.job_id, _event_body(e)) for e in outcome.events),
             )
+            self._keep_quarantines(outcome.quarantines)
             self._db.executemany(
                 "UPDATE meta SET value = ? WHERE name = ?",
                 [(outcome.next_id, "next_id"), (outcome.next_sequence, "next_sequence")],
@@ -135,6 +168,12 @@ class SqliteStore:
             code = "store_full" if full else "store_refused"
             text = "the disk is full: nothing was kept" if full else f"the store refused: {error}"
             raise PortError(code, text) from error
+
+    def _keep_quarantines(self, quarantines: dict[str, Quarantine | None]) -> None:
+        for uuid, quarantine in quarantines.items():
+            self._db.execute("DELETE FROM quarantines WHERE uuid = ?", (uuid,))
+            if quarantine is not None:
+                self._db.execute("INSERT INTO quarantines VALUES (?, ?)", (uuid, _ENCODER.encode(quarantine)))
 
     def _undo(self) -> None:
         if self._db.in_transaction:

@@ -8,7 +8,7 @@ import msgspec
 from courtier import __version__
 from courtier.api import schema
 
-REFUSALS = (400, 401, 404, 409, 413, 422, 507)
+REFUSALS = (400, 401, 403, 404, 409, 413, 422, 507)
 _JOB = {
     "name": "job",
     "in": "path",
@@ -16,6 +16,9 @@ _JOB = {
     "description": "a job's or an array's number",
     "schema": {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1},
 }
+
+
+_GPU = {**_JOB, "name": "gpu", "description": "a GPU's index"}
 
 
 def _query(name: str, kind: str = "string", **more: Any) -> dict[str, Any]:
@@ -103,6 +106,7 @@ OPERATIONS: tuple[tuple[str, str, str, list[dict[str, Any]], Any, Any], ...] = (
         schema.ManyEvents,
     ),
     ("get", "/v1/gpus", "GPUs as they are", [], None, schema.ManyGpus),
+    ("post", "/v1/gpus/{gpu}/drill", "trouble on a simulated GPU", [_GPU], schema.DrillBody, schema.ManyGpus),
     ("get", "/v1/doctor", "what is wrong and what to do", [], None, schema.Doctor),
     ("post", "/v1/shutdown", "end the broker", [], schema.ShutdownBody, schema.Health),
 )

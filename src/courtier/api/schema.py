@@ -4,7 +4,7 @@ Times are Unix milliseconds, amounts are integers with the unit last in the name
 May grow; a field never changes its meaning without a new `version`. Imports nothing of the engine.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -98,13 +98,15 @@ class JobView(msgspec.Struct, frozen=True):
     memory_bytes_peak: int | None = None
     cpu_ms: int | None = None
     comment: str | None = None
+    xid: int | None = None
 
 
 class Link(msgspec.Struct, frozen=True):
-    """How a GPU reaches another: kind is nvlink, pix, pxb, phb, node or sys."""
+    """How a GPU reaches another: kind is nvlink, pix, pxb, phb, node or sys, level its place in that order from 0."""
 
     uuid: str
     kind: str
+    level: int
 
 
 class HealthView(msgspec.Struct, frozen=True):
@@ -309,6 +311,13 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     version: int
     error: dict[str, Any]
+
+
+class DrillBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Trouble for a simulated GPU; value is an Xid, seconds, bytes or degrees, as the kind wants."""
+
+    kind: str
+    value: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None = None
 
 
 class ShutdownBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

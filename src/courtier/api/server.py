@@ -24,7 +24,7 @@ from starlette.routing import Route
 from courtier.api.backend import ApiError, Backend, HistoryQuery, JobQuery, LogQuery
 from courtier.api.openapi import openapi_document
 from courtier.api.peer import Peer, PeerProtocol
-from courtier.api.schema import VERSION, CancelBody, ChangeBody, ShutdownBody, SubmitBody
+from courtier.api.schema import VERSION, CancelBody, ChangeBody, DrillBody, ShutdownBody, SubmitBody
 
 log = logging.getLogger("courtier.api")
 SOCKET_NAME = "broker.sock"
@@ -257,6 +257,11 @@ class Routes:
     async def gpus(self, request: Request) -> Response:
         return _json(await self._backend.gpus())
 
+    async def drill(self, request: Request) -> Response:
+        body = await _body(request, DrillBody)
+        gpu = _number(request.path_params["gpu"], "gpu")
+        return _json(await self._backend.drill(gpu, body.kind, body.value, self.peer(request)))
+
     async def doctor(self, request: Request) -> Response:
         return _json(await self._backend.doctor())
 
@@ -314,6 +319,7 @@ def create_app(backend: Backend, *, token: str | None = None) -> Starlette:
         ("GET", "/v1/history", routes.history),
         ("GET", "/v1/events", routes.events),
         ("GET", "/v1/gpus", routes.gpus),
+        ("POST", "/v1/gpus/{gpu}/drill", routes.drill),
         ("GET", "/v1/doctor", routes.doctor),
         ("POST", "/v1/shutdown", routes.shutdown),
     ]

@@ -207,7 +207,8 @@ def _print_event(line: bytes, arguments: argparse.Namespace) -> None:
 def _event_line(event: dict[str, Any]) -> str:
     reason = event.get("reason")
     words = f"  {render.clean(reason['text'])}" if isinstance(reason, dict) else ""
-    return f"{event['sequence']:>7}  {render.instant(event['at_ms'])}  job {event['job']:<7} {event['kind']}{words}\n"
+    whom = f"job {event['job']}" if event["job"] is not None else str(event.get("gpu", ""))[:12]
+    return f"{event['sequence']:>7}  {render.instant(event['at_ms'])}  {whom:<12} {event['kind']}{words}\n"
 
 
 def _gpus(client: Client, arguments: argparse.Namespace) -> int:
@@ -223,6 +224,7 @@ def _gpus(client: Client, arguments: argparse.Namespace) -> int:
                 render.write(render.csv_text(render.GPU_HEADER, [render.gpu_row(gpu) for gpu in gpus]))
             else:
                 render.write(render.table(render.GPU_HEADER, [render.gpu_row(gpu) for gpu in gpus]))
+                render.write("".join(render.gpu_notes(gpu) for gpu in gpus))
                 if not gpus:
                     render.write("no GPUs here: courtier doctor says why\n")
         if not arguments.watch:

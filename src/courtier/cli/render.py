@@ -116,6 +116,19 @@ def gpu_row(gpu: dict[str, Any]) -> Row:
     ]
 
 
+def gpu_notes(gpu: dict[str, Any]) -> str:
+    """What deserves a sentence below the table: its health, and who uses it from outside."""
+    lines = []
+    if gpu["health"]["reason"] is not None:
+        text = clean(gpu["health"]["reason"]["text"])
+        lines.append(f"GPU {gpu['index']} is {gpu['health']['verdict']}: it {text}\n")
+    for process in gpu["external"]:
+        size = words_of_bytes(process["memory_bytes"]) if process["memory_bytes"] is not None else "unknown memory"
+        user, command = clean(process["user"] or "unknown user"), clean(process["command"] or "unknown command")
+        lines.append(f"GPU {gpu['index']} outside Courtier: {size} by pid {process['pid']} of {user} ({command})\n")
+    return "".join(lines)
+
+
 def job_page(job: dict[str, Any], log_tail: str) -> str:
     """One job for a person: asked, given, what happened, the end of its output."""
     request, allocation = job["request"], job["allocation"]

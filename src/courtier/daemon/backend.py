@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from courtier.adapters.simtelemetry import SimulatedTelemetry
 from courtier.api.backend import ApiError, HistoryQuery, JobQuery, LogQuery
 from courtier.api.peer import Peer
 from courtier.api.schema import (
@@ -17,7 +18,7 @@ from courtier.api.schema import (
     Submitted,
     Why,
 )
-from courtier.daemon.access import Viewer, viewer_of
+from courtier.daemon.access import Viewer, not_allowed, viewer_of
 from courtier.daemon.broker import Broker, StepFailed, now_ms
 from courtier.daemon.diagnosis import diagnose
 from courtier.daemon.intake import Refused, check_range, dependencies_of, spec_of
@@ -25,16 +26,19 @@ from courtier.daemon.journal import follow_log, read_log
 from courtier.daemon.selection import choose
 from courtier.daemon.views import gpu_view, job_view, reason_view, without_secrets
 from courtier.domain.attempts import StopCause
+from courtier.domain.devices import Device
 from courtier.domain.lifecycle import ENDED, JobState
 from courtier.domain.reasons import Reason, reason
 from courtier.domain.workloads import Dependency, Job
 from courtier.engine.events import Event
+from courtier.engine.ports import PortError
 from courtier.engine.stimuli import (
     ChangeAsked,
     HoldAsked,
     ReleaseAsked,
     Request,
     RequeueAsked,
+    RestoreAsked,
     SignalAsked,
     StopAsked,
     SubmitAsked,
@@ -302,7 +306,16 @@ class BrokerBackend:
         return b'{"version":%d,"events":[%b]}' % (VERSION, body)
 
     def _event(self, event: Event) -> bytes:
-        view = {"sequence": event.sequence, "at_ms": event.at_ms, "kind": event.kind, "job": event.job_id}
+        view: dict[str, object] = {
+            "sequence": event.sequence,
+            "at_ms": event.at_ms,
+            "kind": event.kind,
+            "job": event.job_id,
+        }
+        if event.uuid is not None:
+            view["gpu"] = event.uuid
+        if event.quarantine is not None:
+            view["reason"] = reason_view(event.quarantine.reason)
         view.update({name: value for name, value in event.changes.items() if name not in ("spec", "dependencies")})
         for name, value in view.items():
             if isinstance(value, Reason):
@@ -318,11 +331,41 @@ class BrokerBackend:
 
     async def gpus(self) -> ManyGpus:
         loop = self._broker.loop
-        views = [gpu_view(device, loop.state, loop.readings, loop.freed_ms) for device in self._broker.box.devices]
+        hot = self._broker.settings.gpu_hot_celsius
+        views = [
+            gpu_view(device, loop.state, loop.readings, loop.freed_ms, hot_celsius=hot)
+            for device in self._broker.box.devices
+        ]
         return ManyGpus(VERSION, views)
 
     async def doctor(self) -> dict[str, object]:
         return {"version": VERSION, "checks": diagnose(self._broker)}
+
+    async def drill(self, gpu: int, kind: str, value: int | None, peer: Peer | None) -> ManyGpus:
+        """Makes trouble on a simulated GPU; refused on real ones."""
+        self._viewer(peer).require_admin("a drill")
+        device, telemetry = self._device(gpu), self._broker.telemetry
+        if not isinstance(telemetry, SimulatedTelemetry):
+            raise not_allowed("drills are for simulated boxes: these GPUs are real", gpu=gpu)
+        try:
+            telemetry.drill(device.uuid, kind, value)
+        except PortError as error:
+            raise ApiError(error.code, error.text, exit_code=2, status=400, numbers={}) from error
+        if kind == "restore":
+            aside = tuple(self._broker.loop.state.quarantines)
+            mismatched = [u for u in aside if self._broker.loop.state.quarantines[u].reason.code == "driver_mismatch"]
+            await self._ask(lambda token: RestoreAsked(token, (device.uuid, *mismatched)))
+        self._broker.telemetry.request(other.uuid for other in self._broker.box.devices)
+        await self._ask(lambda token: RestoreAsked(token, ()))
+        return await self.gpus()
+
+    def _device(self, index: int) -> Device:
+        for device in self._broker.box.devices:
+            if device.index == index:
+                return device
+        count = len(self._broker.box.devices)
+        text = f"no GPU {index} here: there are {count}"
+        raise ApiError("gpu_unknown", text, exit_code=5, status=404, numbers={"gpu": index})
 
     async def shutdown(self, cancel_jobs: bool, peer: Peer | None) -> dict[str, object]:
         """Ends the broker; with cancel_jobs every job is asked to end first, and waited for."""

@@ -7,26 +7,28 @@ happen. Decides nothing itself: every decision is the loop's. One task runs `tur
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from courtier.adapters.process.runtime import ProcessRuntime
-from courtier.adapters.simbox import SimulatedTelemetry
+from courtier.adapters.simtelemetry import SimulatedTelemetry
 from courtier.adapters.sqlite import SqliteStore
 from courtier.daemon.execute import Executor
+from courtier.daemon.looks import Looks
 from courtier.daemon.settings import Settings
 from courtier.domain.attempts import AttemptPhase, AttemptStatus
-from courtier.domain.devices import Box
+from courtier.domain.devices import Box, Reading
 from courtier.domain.lifecycle import ENDED
 from courtier.domain.policy import Policy
 from courtier.domain.workloads import Job
 from courtier.engine.loop import Loop, Outcome
-from courtier.engine.ports import PortError
+from courtier.engine.ports import PortError, Telemetry
 from courtier.engine.state import State
 from courtier.engine.stimuli import AttemptReported, DevicesRead, Request, Stimulus, Ticked
 from courtier.engine.turn import Limits, Reply
 
 log = logging.getLogger("courtier.broker")
+ReadingSink = Callable[[Sequence[Reading]], None]
 
 
 def now_ms() -> int:
@@ -45,7 +47,16 @@ class StepFailed(Exception):
 class Broker:
     """One box. `ask` puts a request into the next step and waits until that step is on disk."""
 
-    def __init__(self, home: Path, box: Box, boot_id: str, settings: Settings, store: SqliteStore) -> None:
+    def __init__(
+        self,
+        home: Path,
+        box: Box,
+        boot_id: str,
+        settings: Settings,
+        store: SqliteStore,
+        make_telemetry: Callable[[ReadingSink], Telemetry] | None = None,
+    ) -> None:
+        make_telemetry = make_telemetry or (lambda report: SimulatedTelemetry(box.devices, report))
         self.home = home
         self.box = box
         self.settings = settings
@@ -55,7 +66,7 @@ class Broker:
         self.loop = Loop(
             box,
             boot_id,
-            state=State(jobs, next_id=next_id, next_sequence=next_sequence),
+            state=State(jobs, quarantines=store.quarantines(), next_id=next_id, next_sequence=next_sequence),
             policy=Policy(barrier_after_ms=settings.barrier_after_ms, user_gpus_max=settings.user_gpus_max),
             limits=Limits(
                 spawn_deadline_ms=settings.spawn_deadline_ms,
@@ -66,9 +77,14 @@ class Broker:
                 gpu_overuse_percent=settings.gpu_overuse_percent,
                 user_jobs_active_max=settings.user_jobs_active_max,
                 user_gpus_max=settings.user_gpus_max,
+                reclaim_deadline_ms=settings.reclaim_deadline_ms,
+                external_ignored_bytes=settings.external_ignored_bytes,
             ),
         )
-        self.telemetry = SimulatedTelemetry(box.devices)
+        self.telemetry = make_telemetry(self._take_readings)
+        self.looks = Looks(
+            box, self.loop.state, self.telemetry, settings.external_ignored_bytes, settings.gpu_answer_ms
+        )
         self.runtime = ProcessRuntime(home, boot_id, self._report)
         self.executor = Executor(self)
         self.attachable: set[str] = set()
@@ -90,6 +106,7 @@ class Broker:
     async def start(self) -> None:
         """Adopts what runs, then begins to decide."""
         self.runtime.open()
+        self.telemetry.open()
         self._look_at_attempts()
         # What a former daemon recorded and did not get to clean: an ended attempt that no row holds goes.
         self._inbox += [AttemptReported(status) for status in self.runtime.observe(self.runtime.attempts_on_disk())]
@@ -102,6 +119,7 @@ class Broker:
         self._woken.set()
         if self._task is not None:
             await self._task
+        self.telemetry.close()
         self.runtime.close()
         self.store.close()
 
@@ -161,7 +179,7 @@ class Broker:
         elif status.phase is AttemptPhase.CLAIMED:
             self.attachable.add(name)
         elif status.phase is not AttemptPhase.ABSENT:
-            self.telemetry.end(status.key)
+            self.executor.end_use(status.key)
             self.attachable.discard(name)
         self.tell_watchers()
 
@@ -173,9 +191,12 @@ class Broker:
             self._inbox.append(AttemptReported(status))
 
     def _read_devices(self, uuids: Iterable[str]) -> None:
-        readings = self.telemetry.read(uuids, now_ms())
-        if readings:
-            self._inbox.append(DevicesRead(tuple(readings)))
+        self.telemetry.request(uuids)
+
+    def _take_readings(self, readings: Sequence[Reading]) -> None:
+        self._inbox.append(DevicesRead(tuple(readings)))
+        self.looks.take(readings)
+        self._woken.set()
 
     async def ask(self, make: Callable[[int], Request]) -> Reply:
         """Puts a request into the next step. Raises StepFailed when that step could not be kept.
@@ -206,6 +227,8 @@ class Broker:
                 self.store.commit(outcome)
         except Exception as error:
             self._undo(error, [token for token, _ in requests])
+            # A driver tells an error once: those readings are taken in again with the next step.
+            self._inbox += [s for s in stimuli if isinstance(s, DevicesRead) and any(r.xids for r in s.readings)]
             return
         self.loop.commit()
         self._wake_ms = outcome.wake_ms

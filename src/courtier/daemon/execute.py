@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from courtier.adapters.simbox import CONTEXT_BYTES, SimulatedUse
+from courtier.adapters.simtelemetry import CONTEXT_BYTES, SimulatedTelemetry, SimulatedUse
 from courtier.daemon.launch import launch_of
 from courtier.daemon.payload import Payload, decode_payload
 from courtier.domain.attempts import AttemptKey, AttemptPhase, AttemptStatus
+from courtier.domain.lifecycle import JobState
 from courtier.domain.workloads import Job
 from courtier.engine.commands import (
     CleanAttempt,
@@ -58,7 +59,21 @@ class Executor:
                 self._broker.read_reclaiming()
 
     def _start(self, job: Job) -> None:
+        """Its GPUs are read once more first: somebody outside may have come to them since they were chosen."""
+        devices = job.allocation.devices if job.allocation is not None else ()
+        if devices:
+            self._broker.looks.look(job, tuple(share.uuid for share in devices), self._start_now)
+        else:
+            self._start_now(job, True)
+
+    def _start_now(self, job: Job, still_fits: bool) -> None:
         broker = self._broker
+        row = broker.loop.state.jobs.get(job.id)
+        if row is None or row.state is not JobState.STARTING or row.attempt_key != job.attempt_key:
+            return
+        if not still_fits or row.stop_cause is not None:
+            broker.add_stimulus(AttemptReported(AttemptStatus(job.attempt_key, AttemptPhase.REVOKED)))
+            return
         try:
             payload = self._payload(job.spec.payload_sha256)
             launch = launch_of(job, payload, broker.box, home=broker.home, log_bytes_max=broker.settings.log_bytes_max)
@@ -81,10 +96,17 @@ class Executor:
 
     def simulate_use(self, key: AttemptKey) -> None:
         """On a simulated box, the attempt's GPUs show what it says that it uses."""
+        telemetry = self._broker.telemetry
         job = self._broker.loop.state.jobs.get(key.job_id)
-        if job is None or job.allocation is None or job.attempt_key != key:
+        if not isinstance(telemetry, SimulatedTelemetry) or job is None or job.allocation is None:
             return
-        self._broker.telemetry.begin(key, _uses(job, key))
+        if job.attempt_key == key:
+            telemetry.begin(key, _uses(job, key))
+
+    def end_use(self, key: AttemptKey) -> None:
+        """The same at its end."""
+        if isinstance(self._broker.telemetry, SimulatedTelemetry):
+            self._broker.telemetry.end(key)
 
 
 def _uses(job: Job, key: AttemptKey) -> list[SimulatedUse]:

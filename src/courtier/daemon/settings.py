@@ -16,6 +16,10 @@ SETTINGS: dict[str, tuple[int, str]] = {
     "sweep_ms": (5_000, "how often every job's processes are looked at without being told to"),
     "telemetry_ms": (1_000, "how often all GPUs are read"),
     "reclaim_read_ms": (20, "how often a GPU is read whose memory has to come back"),
+    "reclaim_deadline_ms": (60_000, "a GPU whose memory is not back by then is set aside, with who holds it"),
+    "gpu_answer_ms": (2_000, "a GPU that does not answer by then hangs; a start waits no longer for its reading"),
+    "gpu_hot_celsius": (90, "from here on a GPU's health is degraded"),
+    "external_ignored_bytes": (512 << 20, "GPU memory used outside Courtier that keeps nobody off, as a display's"),
     "store_retry_ms": (1_000, "pause before a step that the store refused is tried again"),
     "barrier_after_ms": (600_000, "a job that waited longer lets no later one take what it waits for"),
     "log_bytes_max": (100 << 20, "cap of each log file of a job"),
@@ -41,6 +45,10 @@ class Settings:
     sweep_ms: int = SETTINGS["sweep_ms"][0]
     telemetry_ms: int = SETTINGS["telemetry_ms"][0]
     reclaim_read_ms: int = SETTINGS["reclaim_read_ms"][0]
+    reclaim_deadline_ms: int = SETTINGS["reclaim_deadline_ms"][0]
+    gpu_answer_ms: int = SETTINGS["gpu_answer_ms"][0]
+    gpu_hot_celsius: int = SETTINGS["gpu_hot_celsius"][0]
+    external_ignored_bytes: int = SETTINGS["external_ignored_bytes"][0]
     store_retry_ms: int = SETTINGS["store_retry_ms"][0]
     barrier_after_ms: int = SETTINGS["barrier_after_ms"][0]
     log_bytes_max: int = SETTINGS["log_bytes_max"][0]

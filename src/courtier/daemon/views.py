@@ -20,11 +20,13 @@ from courtier.api.schema import (
 )
 from courtier.daemon.environment import log_paths
 from courtier.domain.allocations import Allocation
-from courtier.domain.devices import Box, Device, DeviceMode, DeviceState, Reading
+from courtier.domain.devices import LINK_KINDS, Box, Device, DeviceMode, DeviceState, Reading
+from courtier.domain.health import Quarantine
 from courtier.domain.reasons import Reason
 from courtier.domain.workloads import Job
 from courtier.engine.picture import is_reclaiming
 from courtier.engine.state import State
+from courtier.metering.health import degraded
 
 
 def reason_view(reason: Reason | None) -> ReasonObject | None:
@@ -85,6 +87,7 @@ def job_view(job: Job, reason: Reason | None, box: Box, home: Path, *, eta: Eta 
         memory_bytes_peak=job.memory_bytes_peak,
         cpu_ms=job.cpu_ms,
         comment=spec.comment,
+        xid=job.xid,
     )
 
 
@@ -132,14 +135,28 @@ def _allocation(allocation: Allocation | None) -> AllocationView | None:
     )
 
 
-def gpu_view(device: Device, state: State, readings: dict[str, Reading], freed_ms: dict[str, int]) -> GpuView:
+def _health(quarantine: Quarantine | None, reading: Reading | None, hot_celsius: int) -> HealthView:
+    if quarantine is not None:
+        return HealthView("quarantined", reason_view(quarantine.reason))
+    if reading is None:
+        return HealthView("unknown", None)
+    why = degraded(reading, hot_celsius=hot_celsius)
+    return HealthView("healthy" if why is None else "degraded", reason_view(why))
+
+
+def gpu_view(
+    device: Device, state: State, readings: dict[str, Reading], freed_ms: dict[str, int], *, hot_celsius: int
+) -> GpuView:
     reading = readings.get(device.uuid)
     tenants = state.tenancy.get(device.uuid, {})
     mode = None
     if tenants:
         mode = DeviceMode.WHOLE if any(share.whole for share in tenants.values()) else DeviceMode.SHARED
     external = reading.external if reading is not None else ()
-    if tenants:
+    quarantine = state.quarantines.get(device.uuid)
+    if quarantine is not None:
+        stands = DeviceState.QUARANTINED
+    elif tenants:
         stands = DeviceState.ALLOCATED
     elif is_reclaiming(state, device, reading, freed_ms):
         stands = DeviceState.RECLAIMING
@@ -156,10 +173,10 @@ def gpu_view(device: Device, state: State, readings: dict[str, Reading], freed_m
         temperature_celsius=reading.temperature_celsius if reading is not None else None,
         power_milliwatts=reading.power_milliwatts if reading is not None else None,
         numa_node=device.numa_node,
-        links=[Link(uuid, kind) for uuid, kind in device.links],
+        links=[Link(uuid, kind, LINK_KINDS.index(kind)) for uuid, kind in device.links],
         state=stands.value,
         mode=mode.value if mode is not None else None,
-        health=HealthView("healthy" if reading is not None else "unknown", None),
+        health=_health(quarantine, reading, hot_celsius),
         partitions=[],
         tenants=[Tenant(job_id, share.memory_bytes) for job_id, share in sorted(tenants.items())],
         external=[External(p.pid, p.user, p.command, p.memory_bytes) for p in external],

@@ -28,6 +28,11 @@ REASONS: dict[str, ReasonKind] = {
         "waits for {needed_bytes} of GPU memory: the most free on one GPU is {free_bytes}", "Resources"
     ),
     "gpu_reclaiming": ReasonKind("waits for the memory of {gpus} GPU(s) to come back from ended jobs", "Resources"),
+    "gpu_external": ReasonKind(
+        "waits for {gpus} GPU(s) whose memory is used outside Courtier: {used_bytes} on GPU {index}, by {holder}",
+        "Resources",
+    ),
+    "gpu_quarantined": ReasonKind("waits for {gpus} GPU(s) that are set aside: GPU {index} {why}", "ReqNodeNotAvail"),
     "cpus": ReasonKind("waits for {cpus} CPU(s): {cpus_free} of {cpus_total} free", "Resources"),
     "memory": ReasonKind("waits for {needed_bytes} of memory: {free_bytes} of {total_bytes} free", "Resources"),
     "priority": ReasonKind("waits behind job {ahead}, which has waited {waited_ms} for the same resources", "Priority"),
@@ -59,7 +64,23 @@ REASONS: dict[str, ReasonKind] = {
     ),
     "node_rebooted": ReasonKind("the machine started anew while it ran", "NodeFail"),
     "gpu_lost": ReasonKind("a GPU that it held fell away", "NodeFail"),
+    "failed_after_xid": ReasonKind(
+        "ended with {outcome} after the driver had reported Xid {xid} ({words})", "NonZeroExitCode"
+    ),
     "preempted": ReasonKind("gave way to another job", "Preempted"),
+    # GPUs
+    "gpu_fell_away": ReasonKind("does not answer any more: the driver calls it lost", "NodeDown"),
+    "gpu_hung": ReasonKind("does not answer in time: the driver hangs on it", "NodeDown"),
+    "gpu_reset_required": ReasonKind("needs a reset before it works again", "NodeDown"),
+    "gpu_xid": ReasonKind("reported Xid {xid} ({words}), which asks for {asks}", "NodeDown"),
+    "gpu_unreclaimable": ReasonKind(
+        "does not give its memory back: job {job} still holds {used_bytes} of it {waited_ms} after its end", "NodeDown"
+    ),
+    "driver_mismatch": ReasonKind(
+        "can not be used until the machine starts anew: the driver's library and its kernel module differ", "NodeDown"
+    ),
+    "driver_failed": ReasonKind("can not be read: the driver refuses", "NodeDown"),
+    "gpu_hot": ReasonKind("is at {celsius} C, {hot_celsius} C is hot", "None"),
     # impossible
     "gpus_exceed_inventory": ReasonKind("{gpus} GPUs asked for, this box has {gpus_total}", "BadConstraints", True),
     "gpu_model_unknown": ReasonKind("no GPU of model {model} here: {models}", "BadConstraints", True),

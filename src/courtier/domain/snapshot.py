@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from courtier.domain.devices import Device, DeviceMode
+from courtier.domain.reasons import Reason
 from courtier.domain.workloads import Request
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """A GPU as placement sees it. open: it may take work; memory_bytes_free is what may still be declared."""
+    """A GPU as placement sees it. open: it may take work; memory_bytes_free is what may still be declared.
+
+    external_bytes is memory that nobody of Courtier's holds, as far as it counts, and holder is its largest process.
+    """
 
     device: Device
     open: bool
@@ -17,6 +21,9 @@ class DeviceRoom:
     mode: DeviceMode | None
     memory_bytes_free: int
     tenants: int
+    quarantined: Reason | None = None
+    external_bytes: int = 0
+    holder: str = "nobody known"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's row. `spawn` counts the supervisors asked for; stop_cause is what it was asked to stop for."""
+    """A job's row. `spawn` counts the supervisors asked for; stop_cause is what it was asked to stop for; xid is the
+    last error that the driver reported on its GPUs while it ran."""
 
     id: int
     spec: JobSpec
@@ -137,6 +138,7 @@ class Job:
     memory_bytes_peak: int | None = None
     cpu_ms: int | None = None
     log_truncated: bool = False
+    xid: int | None = None
 
     @property
     def attempt_key(self) -> AttemptKey:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from courtier.domain.health import Quarantine
 from courtier.domain.lifecycle import check_change
 from courtier.domain.workloads import Job
 
@@ -31,19 +32,27 @@ EVENT_KINDS: dict[str, str] = {
     "lost": "it ended because its machine, its GPU or its supervisor did",
     "preempted": "it ended to make room",
     "requeued": "it waits again, as a new attempt",
+    "gpu_error": "the driver reported an error (Xid) on a GPU, to the jobs that ran there",
+    "gpu_quarantined": "a GPU was set aside: it takes no new work",
+    "gpu_restored": "a GPU takes work again",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to one job. `row` is the whole job, only where it begins to exist."""
+    """One thing that happened, to a job or (job_id None) to the GPU `uuid`.
+
+    `row` is the whole job, only where it begins to exist; `quarantine` stands where a GPU was set aside.
+    """
 
     sequence: int
     at_ms: int
     kind: str
-    job_id: int
+    job_id: int | None
     changes: Mapping[str, Any] = field(default_factory=dict)
     row: Job | None = None
+    uuid: str | None = None
+    quarantine: Quarantine | None = None
 
 
 def folded(job: Job | None, event: Event) -> Job:
@@ -60,5 +69,16 @@ def folded(job: Job | None, event: Event) -> Job:
 
 
 def fold(jobs: MutableMapping[int, Job], event: Event) -> None:
-    """Applies one event to a table of rows."""
-    jobs[event.job_id] = folded(jobs.get(event.job_id), event)
+    """Applies one event to a table of rows; what happened to a GPU changes no job."""
+    if event.job_id is not None:
+        jobs[event.job_id] = folded(jobs.get(event.job_id), event)
+
+
+def fold_devices(quarantines: MutableMapping[str, Quarantine], event: Event) -> None:
+    """The same for the GPUs that are set aside."""
+    if event.uuid is None:
+        return
+    if event.quarantine is not None:
+        quarantines[event.uuid] = event.quarantine
+    elif event.kind == "gpu_restored":
+        quarantines.pop(event.uuid, None)

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from courtier.domain.attempts import StopCause
 from courtier.domain.devices import Box, Reading
+from courtier.domain.health import Quarantine
 from courtier.domain.lifecycle import HOLDING, JobState
 from courtier.domain.policy import Policy
 from courtier.domain.reasons import Reason, reason
 from courtier.domain.snapshot import ClassKey, Snapshot
 from courtier.domain.workloads import Job
-from courtier.engine import lifeline, requests
+from courtier.engine import health, lifeline, requests
 from courtier.engine.commands import Command, ReadDevices
 from courtier.engine.events import Event
 from courtier.engine.picture import picture, reclaiming_uuids
@@ -31,6 +32,7 @@ from courtier.engine.stimuli import (
     HoldAsked,
     ReleaseAsked,
     RequeueAsked,
+    RestoreAsked,
     SignalAsked,
     Stimulus,
     StopAsked,
@@ -48,12 +50,14 @@ CYCLES_MAX = 256
 class Outcome:
     """What a step wants kept (events, rows, payloads, counters) and done (commands, replies).
 
-    wake_ms is the instant at which a step is due again, None when nothing is timed.
+    quarantines are the GPUs that it set aside or took back (None). wake_ms is the instant at which a step is due
+    again, None when nothing is timed.
     """
 
     events: tuple[Event, ...]
     rows: tuple[Job, ...]
     payloads: dict[str, bytes]
+    quarantines: dict[str, Quarantine | None]
     next_id: int
     next_sequence: int
     commands: tuple[Command, ...]
@@ -88,12 +92,15 @@ class Loop:
         turn = Turn(self.state, self.box, self.boot_id, self.limits, self.readings, now)
         if not self._recovered:
             lifeline.recover(turn)
+            health.end_with_boot(turn)
             self._recovered = True
         for stimulus in stimuli:
             self._take_in(turn, stimulus)
         self._stop_overuse(turn)
         self._begin_due(turn)
         self._note_freed(turn)
+        deadline_ms = self.limits.reclaim_deadline_ms
+        health.quarantine_unreclaimable(turn, self.box, self.readings, self.freed_ms, deadline_ms)
         self._place(turn)
         waiting = reclaiming_uuids(self.state, self.box, self.readings, self.freed_ms)
         if waiting:
@@ -102,6 +109,7 @@ class Loop:
             events=tuple(turn.events),
             rows=tuple(self.state.changed()),
             payloads=turn.payloads,
+            quarantines=self.state.changed_quarantines(),
             next_id=self.state.next_id,
             next_sequence=self.state.next_sequence,
             commands=tuple(turn.commands),
@@ -124,8 +132,11 @@ class Loop:
                 lifeline.attempt_reported(turn, status)
             case DevicesRead(readings):
                 self.readings.update((reading.uuid, reading) for reading in readings)
+                health.judge_devices(turn, readings)
             case Ticked():
                 lifeline.revoke_overdue(turn)
+            case RestoreAsked(_, uuids):
+                turn.replies[stimulus.token] = requests.restore(turn, uuids)
             case SubmitAsked():
                 turn.replies[stimulus.token] = requests.submit(turn, stimulus)
             case StopAsked():
@@ -187,7 +198,15 @@ class Loop:
 
     def snapshot(self) -> Snapshot:
         """The picture that the next decision reads."""
-        return picture(self.state, self.box, self.boot_id, self.policy, self.readings, self.freed_ms)
+        return picture(
+            self.state,
+            self.box,
+            self.boot_id,
+            self.policy,
+            self.readings,
+            self.freed_ms,
+            ignored_bytes=self.limits.external_ignored_bytes,
+        )
 
     def _fresh(self, reply: Reply) -> Reply:
         """Rows in a reply as they are at the end of the step."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from courtier.domain.attempts import AttemptKey, AttemptStatus, StopCause
 
 if TYPE_CHECKING:
-    from courtier.domain.devices import Reading
+    from courtier.domain.health import Quarantine
     from courtier.domain.workloads import Job
     from courtier.engine.loop import Outcome
 
@@ -121,14 +121,27 @@ class Store(Protocol):
         """Rows of all jobs that have not ended, next_id, next_sequence."""
         ...
 
+    def quarantines(self) -> dict[str, "Quarantine"]:
+        """GPUs that are set aside, by UUID."""
+        ...
+
     def commit(self, outcome: "Outcome") -> None:
         """Keeps events, rows, payloads and counters in one transaction. Raises PortError: then nothing is kept."""
         ...
 
 
 class Telemetry(Protocol):
-    """Looks at GPUs. A reading says what is so at its own instant, never a remembered value."""
+    """Looks at GPUs. A reading says what is so at its own instant, never a remembered value. Readings go to the
+    callback that it was built with, in any order and number; a GPU that does not answer gets a reading with a fault."""
 
-    def read(self, uuids: Iterable[str], now_ms: int) -> Sequence["Reading"]:
-        """Readings of those GPUs that answer."""
+    def open(self) -> None:
+        """Begins to be able to look. Raises PortError."""
+        ...
+
+    def request(self, uuids: Iterable[str]) -> None:
+        """Asks for a fresh reading of each of these GPUs; never waits. Unknown ones are left out."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the driver. No reading comes afterwards."""
         ...

@@ -217,6 +217,14 @@ def _row_changes(job: Job, request: Request, wanted: dict[str, Any]) -> dict[str
     return changes
 
 
+def restore(turn: Turn, uuids: tuple[str, ...]) -> Reply:
+    """Takes GPUs back that were set aside; what still ails them sets them aside again at the next reading."""
+    for uuid in uuids:
+        if uuid in turn.state.quarantines:
+            turn.restore_device(uuid)
+    return Reply()
+
+
 def _each(turn: Turn, targets: tuple[int, ...], one: Callable[[Job], Job | Reason]) -> Reply:
     """Every target is tried; the answer is a refusal only when none could be served."""
     done: list[Job] = []

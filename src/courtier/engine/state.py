@@ -6,13 +6,14 @@ committed is undone by putting the former rows back.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from courtier.domain.allocations import DeviceShare
+from courtier.domain.health import Quarantine
 from courtier.domain.lifecycle import ENDED, HOLDING, JobState
 from courtier.domain.snapshot import ClassKey, PendingJob
 from courtier.domain.workloads import Job
-from courtier.engine.events import Event, folded
+from courtier.engine.events import Event, fold_devices, folded
 from courtier.placement.feasible import gpus_wanted
 
 Rank = tuple[int, int, int]
@@ -41,8 +42,17 @@ def is_queued(job: Job) -> bool:
 class State:
     """next_id and next_sequence only grow; both are part of what a step commits."""
 
-    def __init__(self, jobs: Iterable[Job] = (), *, next_id: int = 1, next_sequence: int = 1) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job] = (),
+        *,
+        quarantines: Mapping[str, Quarantine] | None = None,
+        next_id: int = 1,
+        next_sequence: int = 1,
+    ) -> None:
         self.jobs: dict[int, Job] = {}
+        self.quarantines: dict[str, Quarantine] = dict(quarantines or {})
+        self._quarantines_before: dict[str, Quarantine | None] = {}
         self.next_id = next_id
         self.next_sequence = next_sequence
         self.queue: dict[ClassKey, list[Rank]] = {}
@@ -67,6 +77,7 @@ class State:
 
     def apply(self, event: Event) -> Job:
         """Folds one event into the rows and the indexes; returns the new row."""
+        assert event.job_id is not None
         former = self.jobs.get(event.job_id)
         self._before.setdefault(event.job_id, former)
         after = folded(former, event)
@@ -74,6 +85,17 @@ class State:
         self.next_sequence = event.sequence + 1
         self.next_id = max(self.next_id, after.id + 1, (after.array_id or 0) + 1)
         return after
+
+    def apply_device(self, event: Event) -> None:
+        """Folds one event of a GPU."""
+        assert event.uuid is not None
+        self._quarantines_before.setdefault(event.uuid, self.quarantines.get(event.uuid))
+        fold_devices(self.quarantines, event)
+        self.next_sequence = event.sequence + 1
+
+    def changed_quarantines(self) -> dict[str, Quarantine | None]:
+        """GPUs that this step set aside or took back (None)."""
+        return {uuid: self.quarantines.get(uuid) for uuid in self._quarantines_before}
 
     def load(self, job: Job) -> None:
         """Brings an ended row back for one step (requeue of an ended job)."""
@@ -106,6 +128,7 @@ class State:
             if self.jobs[job_id].state in ENDED:
                 self._drop(job_id)
         self._before.clear()
+        self._quarantines_before.clear()
         self._counters_before = (self.next_id, self.next_sequence)
 
     def rollback(self) -> None:
@@ -116,6 +139,12 @@ class State:
             else:
                 self._put(former)
         self._before.clear()
+        for uuid, quarantine in self._quarantines_before.items():
+            if quarantine is None:
+                self.quarantines.pop(uuid, None)
+            else:
+                self.quarantines[uuid] = quarantine
+        self._quarantines_before.clear()
         self.next_id, self.next_sequence = self._counters_before
 
     def evict_ended(self) -> None:

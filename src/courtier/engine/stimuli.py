@@ -73,6 +73,14 @@ class RequeueAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreAsked:
+    """Take these GPUs back from quarantine."""
+
+    token: int
+    uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeAsked:
     """changes: priority, name, queue, comment, begin_ms, array_limit, and the request's fields."""
 
@@ -100,5 +108,5 @@ class Ticked:
     """Time has passed: deadlines are looked at."""
 
 
-Request = SubmitAsked | StopAsked | SignalAsked | HoldAsked | ReleaseAsked | RequeueAsked | ChangeAsked
+Request = SubmitAsked | StopAsked | SignalAsked | HoldAsked | ReleaseAsked | RequeueAsked | RestoreAsked | ChangeAsked
 Stimulus = Request | AttemptReported | DevicesRead | Ticked

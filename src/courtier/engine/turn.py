@@ -8,6 +8,7 @@ from typing import Any
 
 from courtier.domain.attempts import StopCause
 from courtier.domain.devices import Box, Reading
+from courtier.domain.health import Quarantine
 from courtier.domain.lifecycle import ENDED, JobState
 from courtier.domain.reasons import Reason, reason
 from courtier.domain.workloads import Job
@@ -42,6 +43,8 @@ class Limits:
     gpu_overuse_percent: int = 5
     user_jobs_active_max: int = 50_000
     user_gpus_max: int = 0
+    reclaim_deadline_ms: int = 60_000
+    external_ignored_bytes: int = 512 << 20
 
 
 @dataclass(slots=True)
@@ -69,6 +72,18 @@ class Turn:
         event = Event(self.state.next_sequence, self.now, "submitted", job.id, row=job)
         self.events.append(event)
         return self.state.apply(event)
+
+    def emit_device(self, kind: str, uuid: str, quarantine: Quarantine | None = None, **changes: Any) -> None:
+        """Something happened to a GPU."""
+        event = Event(self.state.next_sequence, self.now, kind, None, changes, uuid=uuid, quarantine=quarantine)
+        self.events.append(event)
+        self.state.apply_device(event)
+
+    def quarantine_device(self, uuid: str, quarantine: Quarantine) -> None:
+        self.emit_device("gpu_quarantined", uuid, quarantine)
+
+    def restore_device(self, uuid: str) -> None:
+        self.emit_device("gpu_restored", uuid)
 
     def end(self, kind: str, job: Job, state: JobState, why: Reason | None) -> Job:
         """The job's last event of this attempt. Those who wait for it are told by `settle_dependents`."""
@@ -130,6 +145,7 @@ class Turn:
             exit_code=None,
             signal=None,
             stop_cause=None,
+            xid=None,
             stop_grace_ms=None,
             stop_by=by,
             reason=None,

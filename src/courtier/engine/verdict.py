@@ -11,6 +11,7 @@ from courtier.domain.attempts import AttemptPhase, AttemptStatus, StopCause
 from courtier.domain.lifecycle import JobState
 from courtier.domain.reasons import Reason, reason
 from courtier.domain.workloads import Job, RetryCause
+from courtier.metering.xids import xid_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ def _judge_exit(job: Job, status: AttemptStatus) -> Verdict:
             reason("memory_limit", oom_kills=status.oom_kills, limit_bytes=limit),
             RetryCause.OOM,
         )
+    if job.xid is not None and status.error is None:
+        outcome = f"exit code {status.exit_code}" if status.signal is None else f"signal {status.signal}"
+        why = reason("failed_after_xid", outcome=outcome, xid=job.xid, words=xid_words(job.xid))
+        return Verdict(JobState.FAILED, why, RetryCause.FAILED)
     if status.error is not None:
         return Verdict(JobState.FAILED, reason("not_started", error=status.error), RetryCause.FAILED)
     if status.signal is not None:

@@ -42,7 +42,7 @@ def select(request: Request, box: BoxRoom, rooms: Sequence[DeviceRoom]) -> tuple
 
 
 def is_empty(room: DeviceRoom) -> bool:
-    return room.open and room.tenants == 0
+    return room.open and room.tenants == 0 and room.external_bytes == 0
 
 
 def _whole(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:
@@ -72,10 +72,35 @@ def _whole_share(device: Device) -> DeviceShare:
 
 
 def _short_of(wanted: int, rooms: Sequence[DeviceRoom], free: int) -> Reason:
-    reclaiming = sum(1 for room in rooms if room.reclaiming and room.tenants == 0)
-    if free + reclaiming >= wanted:
-        return reason("gpu_reclaiming", gpus=reclaiming)
+    """What stands in the way: memory on its way back, GPUs set aside, use from outside, else the other jobs."""
+    idle = [room for room in rooms if room.tenants == 0]
+    reclaiming = [room for room in idle if room.reclaiming and room.quarantined is None]
+    if free + len(reclaiming) >= wanted:
+        return reason("gpu_reclaiming", gpus=len(reclaiming))
+    outside = [room for room in idle if room.external_bytes and room.quarantined is None]
+    if free + len(reclaiming) + len(outside) >= wanted:
+        return _outside(outside)
+    aside = [room for room in rooms if room.quarantined is not None]
+    if free + len(reclaiming) + len(outside) + len(aside) >= wanted:
+        return _set_aside(aside)
     return reason("resources", gpus=wanted, gpus_free=free, gpus_total=len(rooms))
+
+
+def _outside(rooms: Sequence[DeviceRoom]) -> Reason:
+    most = max(rooms, key=lambda room: room.external_bytes)
+    return reason(
+        "gpu_external",
+        gpus=len(rooms),
+        used_bytes=most.external_bytes,
+        index=most.device.index,
+        holder=most.holder,
+    )
+
+
+def _set_aside(rooms: Sequence[DeviceRoom]) -> Reason:
+    first = rooms[0]
+    assert first.quarantined is not None
+    return reason("gpu_quarantined", gpus=len(rooms), index=first.device.index, why=first.quarantined.text)
 
 
 def memory_asked(request: Request, device: Device) -> int:
@@ -98,8 +123,9 @@ def _shared(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare,
         free = max(
             (room.memory_bytes_free for room in rooms if room.open and room.mode is not DeviceMode.WHOLE), default=0
         )
-        if any(room.reclaiming for room in rooms) and not holding:
-            return reason("gpu_reclaiming", gpus=sum(1 for room in rooms if room.reclaiming))
+        hidden = _hidden_memory(request, rooms, wanted - len(holding))
+        if hidden is not None:
+            return hidden
         return reason("gpu_memory", needed_bytes=memory_asked(request, rooms[0].device), free_bytes=free)
     holding.sort(key=lambda room: (room.tenants == 0, room.memory_bytes_free, room.device.index))
     if wanted == 1:
@@ -110,6 +136,23 @@ def _shared(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare,
         DeviceShare(device.uuid, device.index, device.model, memory_asked(request, device), whole=False)
         for device in chosen
     )
+
+
+def _hidden_memory(request: Request, rooms: Sequence[DeviceRoom], missing: int) -> Reason | None:
+    """GPUs that would hold the request but for what is not a job's."""
+    idle = [
+        room
+        for room in rooms
+        if room.tenants == 0 and room.device.memory_bytes_usable >= memory_asked(request, room.device)
+    ]
+    reclaiming = [room for room in idle if room.reclaiming and room.quarantined is None]
+    if len(reclaiming) >= missing:
+        return reason("gpu_reclaiming", gpus=len(reclaiming))
+    outside = [room for room in idle if room.external_bytes and room.quarantined is None]
+    if len(outside) >= missing:
+        return _outside(outside)
+    aside = [room for room in rooms if room.quarantined is not None]
+    return _set_aside(aside) if len(aside) >= missing else None
 
 
 def _split(request: Request, rooms: Sequence[DeviceRoom]) -> tuple[DeviceShare, ...] | Reason:

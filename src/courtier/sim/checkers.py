@@ -10,6 +10,8 @@ from courtier.engine.loop import Loop
 from courtier.engine.state import State
 from courtier.scheduler.cycle import schedule
 
+INDEXES = ("queue", "holding", "array_members", "array_running", "dependents", "begins", "keys")
+
 
 class Violation(Exception):
     """A law was broken; `law` is its name."""
@@ -38,7 +40,8 @@ class HistoryChecker:
                 fold(self._jobs, event)
             except IllegalChange as error:
                 raise Violation("illegal_change", f"job {event.job_id}: {error}") from error
-            touched.add(event.job_id)
+            if event.job_id is not None:
+                touched.add(event.job_id)
         for job_id in touched:
             if self._jobs[job_id] != rows.get(job_id):
                 raise Violation("event_lost", f"the events of job {job_id} do not give its row")
@@ -47,7 +50,7 @@ class HistoryChecker:
 def check_indexes(state: State) -> None:
     """The indexes over the rows are those that the rows alone would give."""
     fresh = State(state.jobs.values(), next_id=state.next_id, next_sequence=state.next_sequence)
-    for name in ("queue", "holding", "array_members", "array_running", "dependents", "begins", "keys"):
+    for name in (*INDEXES, "user_jobs", "user_gpus"):
         if getattr(fresh, name) != getattr(state, name):
             raise Violation("index_drift", f"{name} is not what the rows give")
     held = {uuid: tenants for uuid, tenants in state.tenancy.items() if tenants}

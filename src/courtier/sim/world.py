@@ -126,7 +126,7 @@ class World:
 
     def start_daemon(self) -> None:
         jobs, next_id, next_sequence = self.store.load()
-        state = State(jobs, next_id=next_id, next_sequence=next_sequence)
+        state = State(jobs, quarantines=self.store.quarantines(), next_id=next_id, next_sequence=next_sequence)
         self.loop = self.loop_class(self.box, self.processes.boot_id, state=state)
         self._inbox = []
         self._frozen = False
@@ -209,6 +209,8 @@ class World:
         submitted = {event.job_id for event in outcome.events if event.row is not None}
         for event in outcome.events:
             self.trace.append(f"{self.now} {event.sequence} {event.kind} {event.job_id}")
+            if event.job_id is None:
+                continue
             if event.kind in ("placed",) or (event.job_id in submitted and event.row is not None):
                 self._reached("placed" if event.kind == "placed" else "accepted", event.job_id)
         self._carry_out(outcome, life)

@@ -4,13 +4,23 @@ import os
 import shutil
 
 from courtier.daemon.broker import Broker, now_ms
+from courtier.engine.picture import holder_of
+from courtier.metering.health import degraded
 
 DISK_BYTES_LOW = 1 << 30
 
 
 def diagnose(broker: Broker) -> list[dict[str, str | None]]:
     """One entry a check: name, verdict (ok, warn, fail), what was found, what to do."""
-    return [_gpus(broker), _readings(broker), _isolation(broker), _enforcement(broker), _disk(broker), _queue(broker)]
+    return [
+        _gpus(broker),
+        *_health(broker),
+        _readings(broker),
+        _isolation(broker),
+        _enforcement(broker),
+        _disk(broker),
+        _queue(broker),
+    ]
 
 
 def _entry(name: str, verdict: str, text: str, advice: str | None = None) -> dict[str, str | None]:
@@ -29,6 +39,38 @@ def _gpus(broker: Broker) -> dict[str, str | None]:
         "no GPUs: this version schedules CPU jobs on real machines and GPU jobs on simulated boxes",
         "courtier up --simulate 8xA100-80GB shows GPU scheduling on this machine",
     )
+
+
+# What a person can do about a GPU that is set aside, by the reason's code.
+ADVICE = {
+    "gpu_fell_away": "look for Xid 79 in the kernel's log; restart the machine, and have the card and its power checked",
+    "gpu_hung": "it comes back by itself once the driver answers; processes in state D that hold it need a restart",
+    "gpu_reset_required": "nvidia-smi --gpu-reset -i INDEX once nothing uses it, or restart the machine",
+    "gpu_xid": "do what the reason asks for; the GPU is taken back after the machine's next start",
+    "gpu_unreclaimable": "the named job's processes still hold it: look for processes in state D",
+    "driver_mismatch": "restart the machine; keep automatic upgrades off the driver (apt-mark hold, or a blacklist entry)",
+    "driver_failed": "nvidia-smi says what the driver refuses",
+    "gpu_hot": "look after its fans and the air that it gets",
+}
+
+
+def _health(broker: Broker) -> list[dict[str, str | None]]:
+    """One entry for each GPU that is set aside, degraded, or used from outside."""
+    entries = []
+    for device in broker.box.devices:
+        name = f"gpu{device.index}"
+        standing, reading = broker.loop.state.quarantines.get(device.uuid), broker.loop.readings.get(device.uuid)
+        if standing is not None:
+            text = f"set aside: it {standing.reason.text}"
+            entries.append(_entry(name, "fail", text, ADVICE.get(standing.reason.code)))
+        elif reading is not None:
+            hot = degraded(reading, hot_celsius=broker.settings.gpu_hot_celsius)
+            if hot is not None:
+                entries.append(_entry(name, "warn", f"it {hot.text}", ADVICE[hot.code]))
+            if reading.external:
+                text = f"used from outside Courtier by {holder_of(reading)}"
+                entries.append(_entry(name, "warn", text, "jobs wait for that memory; let the process's owner know"))
+    return entries
 
 
 def _readings(broker: Broker) -> dict[str, str | None]:

@@ -43,12 +43,12 @@ def _gpus(broker: Broker) -> dict[str, str | None]:
 
 # What a person can do about a GPU that is set aside, by the reason's code.
 ADVICE = {
-    "gpu_fell_away": "look for Xid 79 in the kernel's log; restart the machine, and have the card and its power checked",
+    "gpu_fell_away": "restart the machine; have the card, its power and its slot checked if it comes again",
     "gpu_hung": "it comes back by itself once the driver answers; processes in state D that hold it need a restart",
     "gpu_reset_required": "nvidia-smi --gpu-reset -i INDEX once nothing uses it, or restart the machine",
     "gpu_xid": "do what the reason asks for; the GPU is taken back after the machine's next start",
     "gpu_unreclaimable": "the named job's processes still hold it: look for processes in state D",
-    "driver_mismatch": "restart the machine; keep automatic upgrades off the driver (apt-mark hold, or a blacklist entry)",
+    "driver_mismatch": "restart the machine; keep automatic upgrades off the driver (apt-mark hold)",
     "driver_failed": "nvidia-smi says what the driver refuses",
     "gpu_hot": "look after its fans and the air that it gets",
 }

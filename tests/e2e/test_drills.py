@@ -181,3 +181,35 @@ def test_somebody_comes_between_the_decision_and_the_start(own_broker: LiveBroke
     own_broker.post(holder, "cancel", {"now": True})
     wait_until(lambda: why(own_broker, waiting)["code"] == "gpu_external", "a job that waits for outsiders")
     assert own_broker.kinds(waiting).count("started") == 0
+
+
+def test_a_broker_that_only_watches_schedules_nothing(own_broker: LiveBroker) -> None:
+    queued = own_broker.submit("true", gpus=1, hold=True)["id"]
+    running = own_broker.submit("sleep", "1000", gpus=1)["id"]
+    own_broker.running(running)
+    own_broker.kill()
+    own_broker.up("--watch-only")
+    refused = own_broker.cli("submit", "-o", "json", "--", "true", check=False)
+    assert refused.returncode == 1
+    assert document(refused)["error"]["code"] == "watch_only"
+    own_broker.post(queued, "release")
+    assert why(own_broker, queued)["code"] == "watch_only"
+    assert own_broker.job(running)["state"] == "running"
+    drill(own_broker, "gpu3", "external", "20G")
+    assert gpu(own_broker, 3)["external"][0]["memory_bytes"] == 20 * GIB
+    own_broker.kill()
+    own_broker.up()
+    assert own_broker.wait(queued)["state"] == "completed"
+
+
+@pytest.mark.parametrize(("asked", "given"), [("none", "none"), ("env", "env"), ("any", "env"), (None, "env")])
+def test_the_level_that_a_job_has_is_told(broker: LiveBroker, asked: str | None, given: str) -> None:
+    job = broker.submit("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}"', gpus=1, isolation=asked or None)
+    ended = broker.wait(job["id"])
+    assert ended["allocation"]["isolation"] == given
+    assert (broker.stdout(job["id"]) == "unset\n") is (given == "none")
+
+
+def test_a_level_that_is_not_here_is_refused(broker: LiveBroker) -> None:
+    refused = broker.cli("submit", "--isolation", "mps", "--", "true", check=False)
+    assert refused.returncode == 2

@@ -27,6 +27,8 @@ def configure(verb: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--simulate", metavar="BOX", help="GPUs that are not there: 8xA100-80GB, 4xA100-40GB+2xL4")
         parser.add_argument("--detach", "-d", action="store_true", help="return when the broker answers")
         parser.add_argument("--listen", metavar="HOST:PORT", help="answer on TCP too, with the token in the home")
+        parser.add_argument("--watch-only", action="store_true", help="read and attribute GPU use, schedule nothing")
+        parser.add_argument("--install-service", action="store_true", help="start at boot, under systemd (root)")
         parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
     elif verb == "down":
         parser.add_argument("--cancel-jobs", action="store_true", help="cancel all jobs first, and wait for them")
@@ -54,7 +56,13 @@ def _up(arguments: argparse.Namespace) -> int:
             raise Failure("usage", f"--set: {word!r} is not NAME=VALUE", 2)
         name, _, value = word.partition("=")
         settings[name] = value
+    if arguments.watch_only:
+        settings["watch_only"] = "1"
     home = own_home()
+    if arguments.install_service:
+        from courtier.daemon.service import install_service
+
+        return install_service(home, arguments.simulate, arguments.listen, settings)
     code = up(str(home), arguments.simulate, arguments.detach, arguments.listen, settings)
     if code == 0 and arguments.detach:
         if arguments.format == "json":

@@ -69,7 +69,7 @@ def add_job_flags(parser: argparse.ArgumentParser, *, script: bool = False) -> N
     add("--comment", help="words for people")
     add("--sim-use", help="what it seems to use on a simulated box: 17G,60%%")
     add("--visible", choices=("uuid", "index"), help="what CUDA_VISIBLE_DEVICES names GPUs by")
-    add("--isolation", help="env, or none")
+    add("--isolation", help="fence, env, none, or any: the best that this box has (default)")
     for name, short in IGNORED.items():
         names = [name, short] if short and script else [name]
         if name in FLAGS_WITHOUT_VALUE:

@@ -78,6 +78,7 @@ class Broker:
                 user_jobs_active_max=settings.user_jobs_active_max,
                 user_gpus_max=settings.user_gpus_max,
                 reclaim_deadline_ms=settings.reclaim_deadline_ms,
+                watch_only=bool(settings.watch_only),
                 external_ignored_bytes=settings.external_ignored_bytes,
             ),
         )

@@ -49,6 +49,8 @@ def job_environment(job: Job, submitted: Pairs, box: Box, *, home: Path) -> tupl
 
 def _device_variables(job: Job) -> dict[str, str]:
     devices = job.allocation.devices if job.allocation is not None else ()
+    if job.allocation is not None and job.allocation.isolation == "none":
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     by_index = job.spec.visible == "index"
     return {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -27,6 +27,7 @@ SETTINGS: dict[str, tuple[int, str]] = {
     "jobs_active_max": (200_000, "jobs that have not ended, in all"),
     "gpu_overuse_percent": (5, "how far over its declared memory a job on a shared GPU may go before it is stopped"),
     "user_jobs_active_max": (50_000, "jobs of one user that have not ended"),
+    "watch_only": (0, "1: GPUs are read and their use is attributed, nothing is scheduled"),
     "user_gpus_max": (0, "GPUs that one user's jobs may hold at once, shared ones counted whole; 0: no limit"),
 }
 # The same for settings that are words.
@@ -56,6 +57,7 @@ class Settings:
     jobs_active_max: int = SETTINGS["jobs_active_max"][0]
     gpu_overuse_percent: int = SETTINGS["gpu_overuse_percent"][0]
     user_jobs_active_max: int = SETTINGS["user_jobs_active_max"][0]
+    watch_only: int = SETTINGS["watch_only"][0]
     user_gpus_max: int = SETTINGS["user_gpus_max"][0]
     admin_group: str = WORD_SETTINGS["admin_group"][0]
 

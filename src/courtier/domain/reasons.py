@@ -41,6 +41,7 @@ REASONS: dict[str, ReasonKind] = {
     "begin_time": ReasonKind("begins in {wait_ms} at the earliest", "BeginTime"),
     "array_limit": ReasonKind("array {array} runs {running} of {limit} at once", "JobArrayTaskLimit"),
     "user_gpus": ReasonKind("{user} holds {gpus} GPU(s), {limit} is the most for one user", "QOSMaxGRESPerUser"),
+    "watch_only": ReasonKind("this broker only watches: courtier up without --watch-only schedules", "PartitionDown"),
     "job_held": ReasonKind("is held: courtier release {job}", "JobHeldUser"),
     "start_retry": ReasonKind(
         "start {tries} of {tries_max} was refused by this machine: {error}", "LaunchFailedRequeued"

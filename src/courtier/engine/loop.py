@@ -186,6 +186,9 @@ class Loop:
                     job = turn.stop(job, StopCause.GPU_MEMORY, by=None, grace_ms=job.spec.grace_ms, why=why)
 
     def _place(self, turn: Turn) -> None:
+        if self.limits.watch_only:
+            self.refusals = dict.fromkeys(self.state.queue, reason("watch_only"))
+            return
         for _ in range(CYCLES_MAX):
             plan = schedule(self.snapshot(), self.policy, turn.now)
             for action in plan.placements:

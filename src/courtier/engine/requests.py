@@ -23,7 +23,7 @@ from courtier.engine.stimuli import (
     SubmitAsked,
 )
 from courtier.engine.turn import Reply, Turn
-from courtier.placement.feasible import gpus_wanted, impossible
+from courtier.placement.feasible import gpus_wanted, impossible, isolation_refusal
 
 _REQUEST_FIELDS = frozenset(field.name for field in fields(Request))
 _SPEC_FIELDS = frozenset({"name", "queue", "comment"})
@@ -56,6 +56,8 @@ def submit(turn: Turn, asked: SubmitAsked) -> Reply:
 
 
 def _submit_refusal(turn: Turn, asked: SubmitAsked) -> Reason | None:
+    if turn.limits.watch_only:
+        return reason("watch_only")
     size = len(asked.array) if asked.array is not None else 1
     if size > turn.limits.array_size_max:
         return reason("array_too_large", size=size, limit=turn.limits.array_size_max)
@@ -70,8 +72,9 @@ def _submit_refusal(turn: Turn, asked: SubmitAsked) -> Reason | None:
     for dependency in asked.dependencies:
         if dependency.job_id not in turn.state.jobs and dependency.job_id not in (asked.ended or {}):
             return reason("dependency_unknown", job=dependency.job_id)
-    if asked.spec.isolation not in (None, "none", "env"):
-        return reason("isolation_unavailable", isolation=asked.spec.isolation, why="this box offers env")
+    refusal = isolation_refusal(asked.spec.isolation, turn.box)
+    if refusal is not None:
+        return refusal
     return impossible(asked.spec.request, turn.box)
 
 

@@ -44,6 +44,7 @@ class Limits:
     user_jobs_active_max: int = 50_000
     user_gpus_max: int = 0
     reclaim_deadline_ms: int = 60_000
+    watch_only: bool = False
     external_ignored_bytes: int = 512 << 20
 
 

@@ -37,6 +37,23 @@ def impossible(request: Request, box: Box) -> Reason | None:
     return _gpus_impossible(request, box.devices)
 
 
+# Levels that a box may offer to a job as a whole, weakest first; partitions and containers are asked for in other ways.
+ISOLATION_LEVELS = ("none", "env", "fence")
+
+
+def isolation_refusal(asked: str | None, box: Box) -> Reason | None:
+    """The reason why this box can not isolate a job as asked, or None. `any` takes the best that there is."""
+    if asked in (None, "any"):
+        return None
+    if asked not in ISOLATION_LEVELS:
+        return reason(
+            "isolation_unavailable", isolation=asked or "", why=f"there are {', '.join(ISOLATION_LEVELS)}, any"
+        )
+    if ISOLATION_LEVELS.index(asked) <= ISOLATION_LEVELS.index(box.isolation):
+        return None
+    return reason("isolation_unavailable", isolation=asked, why=box.isolation_reason or f"the best is {box.isolation}")
+
+
 def _gpus_impossible(request: Request, devices: Sequence[Device]) -> Reason | None:
     wanted = gpus_wanted(request)
     if wanted == 0:

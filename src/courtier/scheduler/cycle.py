@@ -108,17 +108,25 @@ def _allocation(
     if len(shares) > 1:
         port = _free_port(policy, job.id, ports)
         ports.add(port)
+    isolation, isolation_reason = _isolation(snapshot, key.isolation)
     return Allocation(
         devices=shares,
         cpus=key.request.cpus,
         memory_bytes=key.request.memory_bytes,
-        isolation=snapshot.isolation,
-        isolation_reason=snapshot.isolation_reason,
+        isolation=isolation,
+        isolation_reason=isolation_reason,
         boot_id=snapshot.boot_id,
         placed_ms=now,
         master_port=port,
         enforcement=snapshot.enforcement,
     )
+
+
+def _isolation(snapshot: Snapshot, asked: str | None) -> tuple[str, str | None]:
+    """The level that the job gets, and why it is not a stronger one."""
+    if asked in (None, "any", snapshot.isolation):
+        return snapshot.isolation, snapshot.isolation_reason
+    return str(asked), "asked for"
 
 
 def _free_port(policy: Policy, job_id: int, taken: set[int]) -> int:

@@ -60,9 +60,9 @@ class AllocationView(msgspec.Struct, frozen=True):
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job, whole."""
+    """A job, whole. id is null where nothing was stored (a dry run)."""
 
-    id: int
+    id: int | None
     array_id: int | None
     array_index: int | None
     name: str

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from courtier.api.client import Client
-from courtier.cli import render
+from courtier.api.client import Client, RequestRefused
+from courtier.cli import columns, render
 from courtier.cli.failure import Failure
 from courtier.cli.options import add_output, check_format, parse_states, parse_targets, usage_error
 from courtier.domain.units import parse_duration
@@ -113,14 +113,15 @@ def _print_jobs(document: bytes, arguments: argparse.Namespace, *, people: bool)
     if arguments.quiet or arguments.format == "name":
         render.write("".join(f"{job['id']}\n" for job in jobs))
         return
-    rows = [render.job_row(job, _now_ms()) for job in jobs]
     if arguments.format == "csv":
-        render.write(render.csv_text(render.JOB_HEADER, rows))
+        render.write(render.csv_text(columns.JOB_CSV, [columns.job_csv(job) for job in jobs]))
         return
-    if arguments.format == "table":
-        for row in rows:
-            row[-1] = row[-1][:60]
-    render.write(render.table(render.JOB_HEADER, rows))
+    rows = [render.job_row(job, _now_ms()) for job in jobs]
+    if arguments.format == "wide":
+        wide = [columns.job_wide(job, row) for job, row in zip(jobs, rows, strict=True)]
+        render.write(render.table(columns.JOB_WIDE, wide))
+    else:
+        render.write(render.table(render.JOB_HEADER, [[*row[:-1], row[-1][:60]] for row in rows]))
     total = answer.get("total") or len(jobs)
     if people and total > len(jobs):
         render.write(f"{len(jobs)} of {total} jobs; -o json shows all\n")
@@ -137,9 +138,12 @@ def _show(client: Client, arguments: argparse.Namespace) -> int:
         render.write(f"{job['id']}\n")
         return 0
     if arguments.format == "csv":
-        render.write(render.csv_text(render.JOB_HEADER, [render.job_row(job, _now_ms())]))
+        render.write(render.csv_text(columns.JOB_CSV, [columns.job_csv(job)]))
         return 0
-    tail = client.raw("GET", f"/v1/jobs/{job['id']}/logs", tail_lines=5).decode("utf-8", "replace")
+    try:
+        tail = client.raw("GET", f"/v1/jobs/{job['id']}/logs", tail_lines=5).decode("utf-8", "replace")
+    except RequestRefused:
+        tail = ""  # somebody else's job: its output is not shown
     render.write(render.job_page(job, tail))
     return 0
 
@@ -192,7 +196,11 @@ def _events(client: Client, arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         _raw(document)
         return 0
-    for event in json.loads(document)["events"]:
+    events = json.loads(document)["events"]
+    if arguments.format == "csv":
+        render.write(render.csv_text(columns.EVENT_CSV, [columns.event_csv(event) for event in events]))
+        return 0
+    for event in events:
         render.write(_event_line(event))
     return 0
 
@@ -221,7 +229,10 @@ def _gpus(client: Client, arguments: argparse.Namespace) -> int:
             if arguments.quiet or arguments.format == "name":
                 render.write("".join(f"{gpu['uuid']}\n" for gpu in gpus))
             elif arguments.format == "csv":
-                render.write(render.csv_text(render.GPU_HEADER, [render.gpu_row(gpu) for gpu in gpus]))
+                render.write(render.csv_text(columns.GPU_CSV_ALL, [columns.gpu_csv(gpu) for gpu in gpus]))
+            elif arguments.format == "wide":
+                rows = [columns.gpu_wide(gpu, render.gpu_row(gpu)) for gpu in gpus]
+                render.write(render.table(columns.GPU_WIDE, rows))
             else:
                 render.write(render.table(render.GPU_HEADER, [render.gpu_row(gpu) for gpu in gpus]))
                 render.write("".join(render.gpu_notes(gpu) for gpu in gpus))

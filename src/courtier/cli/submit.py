@@ -138,18 +138,28 @@ def execute(verb: str, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     return 0
 
 
+def _preview_words(job: dict[str, Any]) -> str:
+    """What a dry run found."""
+    allocation = job["allocation"]
+    if allocation is None:
+        why = job["reason"]["text"] if job["reason"] is not None else "would wait"
+        return f"It can run here; now it {why}. Nothing was stored."
+    gpus = ", ".join(f"{gpu['index']} ({gpu['model']})" for gpu in allocation["gpus"])
+    return f"It would start now{f' on GPU {gpus}' if gpus else ''}. Nothing was stored."
+
+
 def _print(document: bytes, arguments: argparse.Namespace) -> int:
     import json
 
     answer = json.loads(document)
     job = answer["job"]
     number: int = job["array_id"] if job["array_id"] is not None else job["id"]
-    if arguments.quiet or arguments.parsable or arguments.format == "name":
+    if answer.get("dry_run") and arguments.format != "json":
+        print(_preview_words(job))
+    elif arguments.quiet or arguments.parsable or arguments.format == "name":
         print(number)
     elif arguments.format == "json":
         sys.stdout.buffer.write(document + b"\n")
-    elif answer.get("dry_run"):
-        print("It could run here; nothing was stored.")
     else:
         what = "Known already: " if answer.get("existing") else "Submitted "
         many = f"array {number} ({len(answer['jobs'])} jobs)" if "jobs" in answer else f"job {number}"

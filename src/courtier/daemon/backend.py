@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -25,6 +26,7 @@ from courtier.daemon.intake import Refused, check_range, dependencies_of, spec_o
 from courtier.daemon.journal import follow_log, read_log
 from courtier.daemon.selection import choose
 from courtier.daemon.views import gpu_view, job_view, reason_view, without_secrets
+from courtier.domain.allocations import Allocation
 from courtier.domain.attempts import StopCause
 from courtier.domain.devices import Device
 from courtier.domain.lifecycle import ENDED, JobState
@@ -121,7 +123,7 @@ class BrokerBackend:
         if reply.existing and not jobs and body.key is not None:
             known = self._broker.store.job_by_key(user, body.key)
             jobs = self._broker.members(known) if known is not None else []
-        views = [self._view(job) for job in jobs]
+        views = [self._preview(job) if body.dry_run else self._view(job) for job in jobs]
         many = views if jobs[0].array_id is not None else None
         return Submitted(VERSION, views[0], many, existing=reply.existing, dry_run=body.dry_run)
 
@@ -199,6 +201,16 @@ class BrokerBackend:
 
     def _view(self, job: Job) -> JobView:
         return job_view(job, self._broker.loop.reason_of(job, now_ms()), self._broker.box, self._broker.home)
+
+    def _preview(self, job: Job) -> JobView:
+        """A job that is only asked about: where it would start now, or why it would wait."""
+        found = self._broker.loop.preview(job, now_ms())
+        if isinstance(found, Allocation):
+            job, why = replace(job, allocation=found), None
+        else:
+            waits = job.dependencies or job.state is JobState.HELD or (job.begin_ms or 0) > now_ms()
+            why = self._broker.loop.reason_of(job, now_ms()) if waits else found
+        return msgspec.structs.replace(job_view(job, why, self._broker.box, self._broker.home), id=None)
 
     def _encoded_view(self, job: Job, viewer: Viewer) -> bytes:
         """The job's JSON, kept while neither its row nor its reason changes: a long queue is mostly the same.

@@ -10,15 +10,16 @@ must never do I/O, read a clock or draw a number.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from courtier.domain.allocations import Allocation
 from courtier.domain.attempts import StopCause
 from courtier.domain.devices import Box, Reading
 from courtier.domain.health import Quarantine
 from courtier.domain.lifecycle import HOLDING, JobState
 from courtier.domain.policy import Policy
 from courtier.domain.reasons import Reason, reason
-from courtier.domain.snapshot import ClassKey, Snapshot
+from courtier.domain.snapshot import ClassKey, PendingClass, PendingJob, Snapshot
 from courtier.domain.workloads import Job
 from courtier.engine import health, lifeline, requests
 from courtier.engine.commands import Command, ReadDevices
@@ -198,6 +199,17 @@ class Loop:
             self.refusals = dict(plan.refusals)
             if not plan.more or not plan.placements:
                 return
+
+    def preview(self, job: Job, now: int) -> Allocation | Reason:
+        """Where a job that is not there would go now behind all that wait, or why it would wait."""
+        snapshot = self.snapshot()
+        mine = PendingJob(job.priority, job.id, job.id, job.spawn, now)
+        group = PendingClass(class_key(job), (mine,), 1)
+        plan = schedule(replace(snapshot, pending=(*snapshot.pending, group)), self.policy, now)
+        for action in plan.placements:
+            if action.job_id == job.id:
+                return action.allocation
+        return plan.refusals.get(group.key) or reason("next")
 
     def snapshot(self) -> Snapshot:
         """The picture that the next decision reads."""

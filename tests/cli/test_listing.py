@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 from conftest import LiveBroker, document
 
@@ -40,3 +41,15 @@ def test_a_dry_run_says_where_or_why_not_and_leaves_nothing(own_broker: LiveBrok
     assert text.startswith("It would start now on GPU ")
     assert own_broker.submit("true")["id"] == holder["id"] + 1
     assert own_broker.client.call("GET", "/v1/events")["events"][-1]["job"] == holder["id"] + 1
+
+
+def test_logs_are_one_document_and_followed_ones_a_document_a_line(broker: LiveBroker) -> None:
+    job = broker.wait(broker.submit("sh", "-c", "echo out ü; echo err >&2")["id"])["id"]
+    assert document(broker.cli("logs", str(job), "-o", "json")) == {
+        "version": 1,
+        "job": job,
+        "stdout": "out ü\n",
+        "stderr": "err\n",
+    }
+    lines = [json.loads(line) for line in broker.cli("logs", "-f", str(job), "-o", "json").stdout.splitlines()]
+    assert sorted((line["stream"], line["text"]) for line in lines) == [("stderr", "err\n"), ("stdout", "out ü\n")]

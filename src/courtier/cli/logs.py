@@ -1,6 +1,7 @@
 """`courtier logs`: a job's output, byte for byte: its stdout on stdout, its stderr on stderr."""
 
 import argparse
+import codecs
 import json
 import sys
 import threading
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO
 from courtier.api.client import Client
 from courtier.cli.failure import Failure
 from courtier.cli.listing import first_number
-from courtier.cli.options import add_output, check_format
+from courtier.cli.options import add_output, check_format, dump
 
 
 def configure(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -35,9 +36,13 @@ def execute(verb: str, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     if arguments.stderr:
         wanted = [("stderr", sys.stdout.buffer)]
     query = {"tail_lines": arguments.tail, "attempt": arguments.attempt}
+    if not arguments.follow and arguments.format == "json":
+        found = {stream: b"".join(client.stream(_path(number), stream=stream, **query)) for stream, _ in wanted}
+        dump({"version": 1, "job": number, **{name: data.decode("utf-8", "replace") for name, data in found.items()}})
+        return 0
     if not arguments.follow:
         for stream, out in wanted:
-            _copy(client, number, stream, out, query, as_json=arguments.format == "json")
+            _copy(client, number, stream, out, query, as_json=False)
         return 0
     query["follow"] = 1
     # An unknown job or attempt has to be told before two streams are opened.
@@ -58,12 +63,17 @@ def execute(verb: str, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     return 0
 
 
+def _path(number: int) -> str:
+    return f"/v1/jobs/{number}/logs"
+
+
 def _copy(client: Client, number: int, stream: str, out: BinaryIO, query: dict[str, Any], *, as_json: bool) -> None:
-    for piece in client.stream(f"/v1/jobs/{number}/logs", stream=stream, **query):
+    # A character may lie across two pieces.
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in client.stream(_path(number), stream=stream, **query):
         if as_json:
-            document = {"version": 1, "job": number, "stream": stream, "text": piece.decode("utf-8", "replace")}
-            piece = json.dumps(document).encode() + b"\n"
-            sys.stdout.buffer.write(piece)
+            document = {"version": 1, "job": number, "stream": stream, "text": decoder.decode(piece)}
+            sys.stdout.buffer.write(json.dumps(document).encode() + b"\n")
             sys.stdout.buffer.flush()
         else:
             out.write(piece)

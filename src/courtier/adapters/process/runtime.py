@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from courtier.adapters.process.attribution import Attribution
 from courtier.adapters.process.forkserver import LENGTH, empty_attempt, mark_of
 from courtier.adapters.process.frames import socket_address
 from courtier.adapters.process.identity import is_alive, open_pidfd, signal_process
@@ -52,6 +53,8 @@ class ProcessRuntime:
         self._outgoing = bytearray()
         self._notices: socket.socket | None = None
         self._watched: dict[AttemptKey, int] = {}
+        self._supervisor_pids: dict[int, AttemptKey] = {}
+        self.attribution = Attribution(self._tag, lambda: self._supervisor_pids)
         self._limits: dict[AttemptKey, dict[str, Any]] = {}
 
     # Life -----------------------------------------------------------------------------------------
@@ -324,6 +327,7 @@ class ProcessRuntime:
         descriptor = open_pidfd(supervisor, self._boot_id)
         if descriptor is not None:
             self._watched[key] = descriptor
+            self._supervisor_pids[supervisor.pid] = key
             asyncio.get_running_loop().add_reader(descriptor, self._supervisor_ended, key)
 
     def _supervisor_ended(self, key: AttemptKey) -> None:
@@ -334,6 +338,7 @@ class ProcessRuntime:
     def _unwatch(self, key: AttemptKey) -> None:
         descriptor = self._watched.pop(key, None)
         if descriptor is not None:
+            self._supervisor_pids = {pid: other for pid, other in self._supervisor_pids.items() if other != key}
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
 

@@ -19,7 +19,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 from courtier.adapters.process.privileges import owner_of
@@ -146,7 +146,7 @@ class Fence:
     user_outer: int | None
     user_inner: int | None
     keep: int
-    _closed: bool = field(default=False)
+    ended: bool = False
 
     @property
     def pids(self) -> frozenset[int]:
@@ -166,9 +166,9 @@ class Fence:
 
     def end(self) -> None:
         """Kills everything inside at once. The caller reaps the monitor, and the init as a subreaper."""
-        if self._closed:
+        if self.ended:
             return
-        self._closed = True
+        self.ended = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.monitor, signal.SIGKILL)
         for descriptor in (self.pid, self.ipc, self.mount, self.user_outer, self.user_inner, self.keep):

@@ -42,8 +42,6 @@ def _enter(fence: Fence, user: User | None, confine: Confine) -> None:
     if fence.user_inner is not None and fence.user_outer is not None and not _same(fence.user_inner, fence.user_outer):
         setns(fence.user_inner, CLONE_NEWUSER)
     confine(user)
-    # A change of credentials clears it, so it comes last.
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def fork_inside(
@@ -59,26 +57,37 @@ def fork_inside(
     place outside (a descriptor, a controlling terminal) `run` does before it enters. Raises FenceError.
     """
     report_read, report = os.pipe2(os.O_CLOEXEC)
+    adopted, adopt = os.pipe2(os.O_CLOEXEC)
 
     def enter() -> None:
+        answer = _READY
         try:
             _enter(fence, user, confine)
         except OSError as error:
-            os.write(report, str(error).encode()[:1000])
+            answer = str(error).encode()[:1000]
+        # Ends when the supervisor has reaped the go-between. Asked for before, the signal would come from its death;
+        # asked for before the change of credentials, it would be forgotten.
+        os.read(adopted, 1)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.write(report, answer)
+        if answer != _READY:
             os._exit(NOT_FOUND_CODE)
-        os.write(report, _READY)
+        # A supervisor that died in between takes the fence, and with it this child.
         os.close(report)
-        # A supervisor that died before the signal was asked for takes the fence, and with it this child.
+        os.close(adopted)
 
     between = os.fork()
     if between == 0:
         try:
+            os.close(adopt)
             _go_between(fence, report, lambda: run(enter))
         finally:
             os._exit(NOT_FOUND_CODE)
     os.close(report)
+    os.close(adopted)
     try:
         os.waitpid(between, 0)
+        os.close(adopt)
         answer = _read_all(report_read)
     finally:
         os.close(report_read)
@@ -97,17 +106,12 @@ def _go_between(fence: Fence, report: int, run: Callable[[], None]) -> None:
         if fence.user_outer is not None:
             setns(fence.user_outer, CLONE_NEWUSER)
         setns(fence.pid, CLONE_NEWPID)
-        # The child writes only after the pid is there: it waits for the end of the go-between.
-        gate_read, gate_write = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
     except OSError as error:
         os.write(report, str(error).encode()[:1000])
         os._exit(NOT_FOUND_CODE)
     if pid == 0:
         try:
-            os.close(gate_write)
-            os.read(gate_read, 1)
-            os.close(gate_read)
             run()
         finally:
             os._exit(NOT_FOUND_CODE)

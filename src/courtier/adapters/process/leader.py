@@ -59,7 +59,7 @@ def fork_leader(command: Command, stdin: int, stdout: int, stderr: int, join: Ca
     pid = os.fork()
     if pid == 0:
         try:
-            _become(command, (stdin, stdout, stderr), wait_read, fail_write, parent)
+            become_command(command, (stdin, stdout, stderr), wait_read, fail_write, lambda: _bind_to(parent))
         finally:
             os._exit(NOT_FOUND_CODE)
     os.close(wait_read)
@@ -68,11 +68,18 @@ def fork_leader(command: Command, stdin: int, stdout: int, stderr: int, join: Ca
     return Child(pid, wait_write, fail_read)
 
 
-def _become(command: Command, stdio: tuple[int, int, int], wait: int, failure: int, parent: int) -> None:
+def _bind_to(parent: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    prctl(PR_SET_CHILD_SUBREAPER, 0)
     if os.getppid() != parent:
         os._exit(NOT_FOUND_CODE)
+
+
+def become_command(
+    command: Command, stdio: tuple[int, int, int], wait: int, failure: int, enter: Callable[[], None]
+) -> None:
+    """Never returns. `enter` is called once, while other descriptors are still open and before any path of the
+    user's is touched: it ties the child to its parent's life, enters namespaces and gives up rights."""
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
@@ -88,7 +95,8 @@ def _become(command: Command, stdio: tuple[int, int, int], wait: int, failure: i
         os.dup2(descriptor, number)
     if command.terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    _close_others(keep={0, 1, 2, wait, failure})
+    enter()
+    close_others(keep={0, 1, 2, wait, failure})
     if not os.read(wait, 1):
         os._exit(NOT_FOUND_CODE)
     what = command.directory
@@ -110,7 +118,7 @@ def _become(command: Command, stdio: tuple[int, int, int], wait: int, failure: i
         os._exit(code)
 
 
-def _close_others(keep: set[int]) -> None:
+def close_others(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in keep:
             try:

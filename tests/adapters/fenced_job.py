@@ -15,8 +15,8 @@ from courtier.adapters.process.fence import FenceError, FenceSpec, Node, build_f
 from courtier.adapters.process.fence_entry import fork_fenced_leader
 from courtier.adapters.process.identity import boot_id
 from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, Command, prctl
-from courtier.adapters.process.privileges import User
 from courtier.adapters.process.tree import descendants, signal_all
+from courtier.engine.ports import Owner
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         0o022,
         terminal is not None,
     )
-    user = User(*job["user"], ()) if job["user"] else None
+    user = Owner(*job["user"], ()) if job["user"] else None
     child = fork_fenced_leader(command, *ends, lambda _pid: None, fence, user)
     entered = time.perf_counter()
     if terminal:

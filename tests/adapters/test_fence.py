@@ -21,9 +21,11 @@ import pytest
 
 from conftest import wait_until
 from courtier.adapters.process import fence_probe
+from courtier.adapters.process.credentials import become
 from courtier.adapters.process.fence import FenceSpec, fence_argv, find_bwrap, gpu_nodes
 from courtier.adapters.process.fence_probe import OWN, FenceVerdict, probe_fence
-from courtier.adapters.process.privileges import User, become, clear_capabilities
+from courtier.adapters.process.privileges import clear_capabilities
+from courtier.engine.ports import Owner
 
 HELPER = str(Path(__file__).with_name("fenced_job.py"))
 PLAIN = {"PATH": "/usr/bin:/bin"}
@@ -141,16 +143,16 @@ def test_the_whole_of_dev_is_rejected() -> None:
     assert "is there" in (verdict.reason or "")
 
 
-def _keep_all(_user: User | None) -> None:
+def _keep_all(_user: Owner | None) -> None:
     return
 
 
-def _become_only(user: User | None) -> None:
+def _become_only(user: Owner | None) -> None:
     if user is not None:
         become(user)
 
 
-def _without_no_new_privileges(user: User | None) -> None:
+def _without_no_new_privileges(user: Owner | None) -> None:
     _become_only(user)
     clear_capabilities()
 
@@ -166,7 +168,7 @@ def _without_no_new_privileges(user: User | None) -> None:
     ],
 )
 def test_rights_that_are_kept_are_found(
-    confine: Callable[[User | None], None], hole: str, monkeypatch: pytest.MonkeyPatch
+    confine: Callable[[Owner | None], None], hole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence_probe, "HOLES_NAMED_MAX", 1000)
     verdict = probe_fence(confine=confine)

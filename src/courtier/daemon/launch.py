@@ -8,7 +8,7 @@ from courtier.daemon.environment import job_environment, log_owners, log_paths
 from courtier.daemon.payload import Payload
 from courtier.domain.devices import Box
 from courtier.domain.workloads import Job
-from courtier.engine.ports import Launch, Owner, PortError
+from courtier.engine.ports import Fenced, Launch, Owner, PortError
 
 
 def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max: int) -> Launch:
@@ -47,7 +47,23 @@ def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max
         owner=owner,
         stdout_is_users=users_stdout,
         stderr_is_users=users_stderr,
+        fenced=_fenced(job, box),
     )
+
+
+def _fenced(job: Job, box: Box) -> Fenced | None:
+    """Its own device nodes, where the job was given a fence. Raises PortError where a GPU has no known node."""
+    allocation = job.allocation
+    if allocation is None or allocation.isolation != "fence":
+        return None
+    minors = {device.uuid: device.minor for device in box.devices}
+    own = []
+    for share in allocation.devices:
+        minor = minors.get(share.uuid)
+        if minor is None:
+            raise PortError("device_node_unknown", f"GPU {share.index} has no device node that is known")
+        own.append(minor)
+    return Fenced(tuple(own), simulated=box.simulated is not None)
 
 
 def _script_file(folder: Path, script: bytes, owner: Owner | None) -> bytes:

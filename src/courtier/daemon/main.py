@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from courtier.adapters.process.cgroup import probe
+from courtier.adapters.process.fence_probe import probe_fence
 from courtier.adapters.process.identity import boot_id as machine_boot_id
 from courtier.adapters.simbox import simulated_devices, simulated_host
 from courtier.api.client import Client, NoBroker
@@ -21,8 +22,6 @@ from courtier.daemon.home import lock_home, prepare_home
 from courtier.daemon.settings import SettingRefused, Settings, load_settings
 from courtier.domain.devices import Box
 from courtier.engine.ports import PortError
-
-ISOLATION_REASON = "device files are not fenced off: visibility variables only"
 
 
 def _say(text: str) -> None:
@@ -74,14 +73,15 @@ def box_of(home: Path, simulate: str | None) -> Box:
     if simulate is not None:
         simulated_cpus, simulated_bytes = simulated_host(simulate)
         cpus, memory_bytes = max(cpus, simulated_cpus), max(memory_bytes, simulated_bytes)
+    fence = probe_fence()
     return Box(
         hostname=socket.gethostname(),
         cpus=cpus,
         memory_bytes=memory_bytes,
         devices=devices,
         simulated=simulate,
-        isolation="env",
-        isolation_reason=ISOLATION_REASON,
+        isolation=fence.level,
+        isolation_reason=fence.reason,
         enforcement=probe().memory,
     )
 

@@ -35,6 +35,15 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Fenced:
+    """Device nodes of a job that is fenced in: /dev/nvidiaN for each minor N. simulated: a node that is not there may
+    be missing."""
+
+    minors: tuple[int, ...]
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Everything a supervisor needs, so that it never has to ask the daemon.
 
@@ -56,6 +65,7 @@ class Launch:
     owner             whom the command runs as, and whose rights open the user's files; None: the broker's own user
     stdout_is_users   the file was named by the user; otherwise it is Courtier's own
     stderr_is_users   the same for stderr
+    fenced            the devices that the command may reach, and no others; None: no fence
     """
 
     key: AttemptKey
@@ -79,6 +89,7 @@ class Launch:
     owner: Owner | None = None
     stdout_is_users: bool = False
     stderr_is_users: bool = False
+    fenced: Fenced | None = None
 
 
 class Runtime(Protocol):

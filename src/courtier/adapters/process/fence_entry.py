@@ -23,12 +23,12 @@ from courtier.adapters.process.privileges import (
     CLONE_NEWNS,
     CLONE_NEWPID,
     CLONE_NEWUSER,
-    User,
     drop_privileges,
     setns,
 )
+from courtier.engine.ports import Owner
 
-Confine = Callable[[User | None], None]
+Confine = Callable[[Owner | None], None]
 _READY = b"+"
 
 
@@ -36,7 +36,7 @@ def _same(descriptor: int, other: int) -> bool:
     return os.fstat(descriptor).st_ino == os.fstat(other).st_ino
 
 
-def _enter(fence: Fence, user: User | None, confine: Confine) -> None:
+def _enter(fence: Fence, user: Owner | None, confine: Confine) -> None:
     setns(fence.ipc, CLONE_NEWIPC)
     setns(fence.mount, CLONE_NEWNS)
     if fence.user_inner is not None and fence.user_outer is not None and not _same(fence.user_inner, fence.user_outer):
@@ -46,7 +46,7 @@ def _enter(fence: Fence, user: User | None, confine: Confine) -> None:
 
 def fork_inside(
     fence: Fence,
-    user: User | None,
+    user: Owner | None,
     run: Callable[[Callable[[], None]], None],
     *,
     confine: Confine = drop_privileges,
@@ -133,7 +133,7 @@ def fork_fenced_leader(
     stderr: int,
     join: Callable[[int], None],
     fence: Fence,
-    user: User | None,
+    user: Owner | None,
     *,
     confine: Confine = drop_privileges,
 ) -> Child:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from courtier.adapters.process.credentials import become
 from courtier.adapters.process.fence import Fence, FenceError, FenceSpec, Node, build_fence, fence_argv, find_bwrap
 from courtier.adapters.process.fence_attempts import Target, attempts, missing_drops
 from courtier.adapters.process.fence_entry import Confine, fork_fenced_leader, fork_inside
@@ -28,13 +29,14 @@ from courtier.adapters.process.leader import (
     close_others,
     prctl,
 )
-from courtier.adapters.process.privileges import User, become, drop_privileges
+from courtier.adapters.process.privileges import drop_privileges
+from courtier.engine.ports import Owner
 
 PROBE_SECONDS_MAX = 1.5
 # Shorter than the whole, so that a bubblewrap that hangs is reaped by who started it.
 BUILD_SECONDS_MAX = 1.0
 # The user of no rights that every system has.
-NOBODY = User(65534, 65534, ())
+NOBODY = Owner(65534, 65534, ())
 OWN = "/dev/courtier-probe-own"
 # Stand-ins of a job's own and of a foreign device: zero and full, which harm nobody.
 OWN_SOURCE, FOREIGN_SOURCE = "/dev/zero", "/dev/full"
@@ -166,7 +168,7 @@ def _reap_all() -> None:
             os.waitpid(-1, 0)
 
 
-def _tried(fence: Fence, user: User | None, stand_ins: _StandIns, confine: Confine) -> list[str]:
+def _tried(fence: Fence, user: Owner | None, stand_ins: _StandIns, confine: Confine) -> list[str]:
     canary = _fork_canary(user)
     try:
         found = _attempts_inside(fence, user, stand_ins, confine, canary)
@@ -175,7 +177,9 @@ def _tried(fence: Fence, user: User | None, stand_ins: _StandIns, confine: Confi
     return found + _after_exec(fence, user, confine)
 
 
-def _attempts_inside(fence: Fence, user: User | None, stand_ins: _StandIns, confine: Confine, canary: int) -> list[str]:
+def _attempts_inside(
+    fence: Fence, user: Owner | None, stand_ins: _StandIns, confine: Confine, canary: int
+) -> list[str]:
     fields = stat_fields(canary)
     ticks = int(fields[19]) if fields is not None else 0
     device = os.stat(FOREIGN_SOURCE).st_rdev
@@ -201,7 +205,7 @@ def _attempts_inside(fence: Fence, user: User | None, stand_ins: _StandIns, conf
     return holes
 
 
-def _fork_canary(user: User | None) -> int:
+def _fork_canary(user: Owner | None) -> int:
     """A process outside, of the job's user, with a foreign device open: nothing inside may find it."""
     ready, said = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -223,7 +227,7 @@ def _fork_canary(user: User | None) -> int:
     return pid
 
 
-def _after_exec(fence: Fence, user: User | None, confine: Confine) -> list[str]:
+def _after_exec(fence: Fence, user: Owner | None, confine: Confine) -> list[str]:
     """Rights can come back with an exec (root's do): a program inside is asked."""
     read, write = os.pipe2(os.O_CLOEXEC)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

@@ -59,7 +59,9 @@ def fork_leader(command: Command, stdin: int, stdout: int, stderr: int, join: Ca
     pid = os.fork()
     if pid == 0:
         try:
-            become_command(command, (stdin, stdout, stderr), wait_read, fail_write, lambda: _bind_to(parent))
+            become_command(
+                command, (stdin, stdout, stderr), wait_read, fail_write, lambda: _bind(parent, command.owner)
+            )
         finally:
             os._exit(NOT_FOUND_CODE)
     os.close(wait_read)
@@ -68,7 +70,10 @@ def fork_leader(command: Command, stdin: int, stdout: int, stderr: int, join: Ca
     return Child(pid, wait_write, fail_read)
 
 
-def _bind_to(parent: int) -> None:
+def _bind(parent: int, owner: Owner | None) -> None:
+    if owner is not None:
+        become(owner)
+    # A change of user clears it, so it comes last.
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_FOUND_CODE)
@@ -102,12 +107,6 @@ def become_command(
     what = command.directory
     try:
         os.umask(command.umask)
-        if command.owner is not None:
-            become(command.owner)
-            # A change of user clears it.
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(NOT_FOUND_CODE)
         os.chdir(command.directory)
         what = command.argv[0]
         _exec(command)

@@ -81,6 +81,11 @@ class Output:
         self._sources[descriptor] = (kind, log)
         self._selector.register(descriptor, selectors.EVENT_READ, lambda mask: self._ready(descriptor, mask))
 
+    @property
+    def terminal_path(self) -> str | None:
+        """The job's pseudo terminal, where it has one."""
+        return os.ttyname(self._ends[0]) if self._terminal is not None else None
+
     def child_ends(self) -> tuple[int, int, int]:
         stdin, stdout, stderr = self._ends
         return stdin, stdout, stderr

@@ -8,9 +8,10 @@ import ctypes
 import errno
 import fcntl
 import os
-from dataclasses import dataclass
 
+from courtier.adapters.process.credentials import become
 from courtier.adapters.process.leader import prctl
+from courtier.engine.ports import Owner
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -24,15 +25,6 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # capget(2): version 3 has two words for each set.
 _CAPABILITY_VERSION = 0x20080522
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Whom a job runs as. groups: all supplementary groups, as initgroups(3) would set them."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
 
 
 def _check(result: int, what: str) -> None:
@@ -77,14 +69,7 @@ def clear_capabilities() -> None:
     _check(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
-def become(user: User) -> None:
-    """Groups first: without root's uid they can no longer be set. Raises OSError."""
-    os.setgroups(user.groups)
-    os.setresgid(user.gid, user.gid, user.gid)
-    os.setresuid(user.uid, user.uid, user.uid)
-
-
-def drop_privileges(user: User | None) -> None:
+def drop_privileges(user: Owner | None) -> None:
     """Becomes the user (None: stays who it is) with no capability in any set and none to be had by an exec.
 
     Clears the parent-death signal, as every change of credentials does. Raises OSError.

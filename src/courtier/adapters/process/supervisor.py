@@ -15,6 +15,8 @@ from typing import Any
 
 from courtier.adapters.process import record
 from courtier.adapters.process.cgroup import JobCgroups
+from courtier.adapters.process.fence import Fence, FenceError, FenceSpec, build_fence, find_bwrap, gpu_nodes
+from courtier.adapters.process.fence_entry import fork_fenced_leader
 from courtier.adapters.process.frames import connect_in
 from courtier.adapters.process.identity import identify
 from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, Child, Command, fork_leader, prctl
@@ -31,6 +33,8 @@ RSS_WATCH_SECONDS = 0.25
 KILL_AGAIN_SECONDS = 0.05
 # The control file is read on a poke; this often without one, should the poke be lost.
 CONTROL_SECONDS = 1.0
+# How often a fence is looked into for what its job left behind.
+FENCE_LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Supervisor:
         self._cpu_seconds = 0.0
         self._peak_bytes = 0
         self._control_seen = b""
+        self._fence: Fence | None = None
+        self._refusal: str | None = None
 
     def run(self) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -146,8 +152,11 @@ class Supervisor:
         environment = dict(launch.environment)
         environment[b"COURTIER_MARK"] = self._place.mark.encode()
         command = Command(launch.argv, environment, launch.directory, launch.umask, launch.terminal, launch.owner)
-        stdin, stdout, stderr = self._output.child_ends()
-        self._child = fork_leader(command, stdin, stdout, stderr, self._cgroups.join)
+        try:
+            self._child = self._fork(command)
+        except FenceError as error:
+            self._refusal = str(error)
+            return
         self._output.close_child_ends()
         leader = identify(self._child.pid, self._place.boot_id)
         started_ms = _now_ms()
@@ -166,6 +175,19 @@ class Supervisor:
             os.write(self._child.go, b"!")
         os.close(self._child.go)
         self._say("running")
+
+    def _fork(self, command: Command) -> Child:
+        """The waiting child, inside its fence where it has one. Raises FenceError: then nothing of the job ran."""
+        stdin, stdout, stderr = self._output.child_ends()
+        fenced = self._launch.fenced
+        if fenced is None:
+            return fork_leader(command, stdin, stdout, stderr, self._cgroups.join)
+        bwrap = find_bwrap()
+        if bwrap is None:
+            raise FenceError("bubblewrap is not installed any more")
+        nodes = gpu_nodes(fenced.minors, simulated=fenced.simulated)
+        self._fence = build_fence(FenceSpec(bwrap, nodes, self._output.terminal_path))
+        return fork_fenced_leader(command, stdin, stdout, stderr, self._cgroups.join, self._fence, command.owner)
 
     def _set_limit(self, time_limit_ms: int | None) -> None:
         self._limit_ms = time_limit_ms
@@ -194,11 +216,15 @@ class Supervisor:
         due = [self._control_at + CONTROL_SECONDS, *(at for at in timed if at is not None)]
         if self._child is None and self._attach_by is None:
             return 0.0
+        if self._fence is not None and self._leader_status is not None:
+            # What a job leaves behind in a fence is not this process's child: nobody tells of its end.
+            due.append(time.monotonic() + FENCE_LOOK_SECONDS)
         return max(0.0, min(due) - time.monotonic())
 
     def _reap(self) -> None:
         if self._child is None:
             self._empty = self._attach_by is None
+            self._end_fence()
             return
         while True:
             try:
@@ -212,10 +238,21 @@ class Supervisor:
             self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
             if pid == self._child.pid:
                 self._leader_status = status
+        if self._leader_status is not None and self._fence is not None and self._fence.empty():
+            self._end_fence()
+            alone = True
+        else:
+            alone = self._empty
         if self._leader_status is not None and self._exit_page is None:
-            self._leader_exited()
+            self._leader_exited(alone=alone)
 
-    def _leader_exited(self) -> None:
+    def _end_fence(self) -> None:
+        """Nobody is left inside, or nobody shall be."""
+        if self._fence is not None:
+            self._fence.end()
+            self._fence = None
+
+    def _leader_exited(self, *, alone: bool) -> None:
         assert self._leader_status is not None and self._child is not None
         failure = os.read(self._child.failure, 4096)
         os.close(self._child.failure)
@@ -229,7 +266,7 @@ class Supervisor:
             "error": self._exec_error.get("error"),
             "at_ms": _now_ms(),
         }
-        if self._empty:
+        if alone:
             return
         record.write_pages(self._record, record.EXIT, self._exit_page)
         self._say("completing")
@@ -255,11 +292,13 @@ class Supervisor:
             self._watch_memory()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = now + KILL_AGAIN_SECONDS
+            self._end_fence()
             if not self._cgroups.kill():
                 signal_all(self._tree(), signal.SIGKILL, self._place.boot_id)
 
     def _tree(self) -> list[Any]:
-        return descendants(os.getpid(), self._place.boot_id)
+        fence = self._fence.pids if self._fence is not None else frozenset()
+        return [found for found in descendants(os.getpid(), self._place.boot_id) if found.pid not in fence]
 
     def _watch_memory(self) -> None:
         used = resident_bytes(self._tree())
@@ -325,6 +364,9 @@ class Supervisor:
     # End ------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+            return
         truncated = self._output.drain()
         page = self._exit_page
         end = {

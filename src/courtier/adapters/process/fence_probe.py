@@ -234,7 +234,9 @@ def _after_exec(fence: Fence, user: Owner | None, confine: Confine) -> list[str]
     command = Command((b"/bin/cat", b"/proc/self/status"), {}, b"/", 0o022, False)
     child = fork_fenced_leader(command, null, write, null, lambda _pid: None, fence, user, confine=confine)
     os.close(write)
-    os.write(child.go, b"!")
+    # It may have died already, in a fence whose /proc is gone.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(child.go, b"!")
     os.close(child.go)
     with open(read, encoding="utf-8", errors="replace") as file:
         status = file.read()

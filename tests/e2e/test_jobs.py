@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LiveBroker, alive, document, wait_until
+from conftest import LiveBroker, carrying, document, wait_until
 
 
 def test_streams_and_exit_code(broker: LiveBroker) -> None:
@@ -66,29 +66,29 @@ def test_time_limit(broker: LiveBroker) -> None:
 
 
 def test_cancel_ends_the_whole_tree(broker: LiveBroker, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
+    ready = tmp_path / "ready"
     code = (
         "import os,signal,time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "if os.fork(): os._exit(0)\n"
         "os.setsid()\n"
         "if os.fork(): os._exit(0)\n"
-        f"open({str(pids)!r}, 'w').write(str(os.getpid()))\n"
+        f"open({str(ready)!r}, 'w').write('x')\n"
         "time.sleep(1000)"
     )
     job = broker.submit("sh", "-c", f'{sys.executable} -c "$0"; sleep 1000', code, gpus=1, grace_ms=100)
-    wait_until(lambda: pids.exists() and pids.read_text())
+    wait_until(ready.exists)
+    assert len(carrying(ready)) >= 2
     broker.post(job["id"], "cancel", {})
     assert broker.wait(job["id"])["state"] == "cancelled"
-    assert not alive(int(pids.read_text()))
+    assert not carrying(ready)
 
 
 def test_left_behind_processes_are_ended_and_the_exit_code_kept(broker: LiveBroker, tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    job = broker.submit("sh", "-c", f"sleep 1000 & echo $! > {pid_file}; exit 4", grace_ms=100)
+    job = broker.submit("sh", "-c", "sleep 1000 & exit 4", name=str(tmp_path), grace_ms=100)
     ended = broker.wait(job["id"])
     assert (ended["state"], ended["exit_code"]) == ("failed", 4)
-    assert not alive(int(pid_file.read_text()))
+    assert not carrying(tmp_path)
 
 
 def test_whole_gpus_are_never_given_twice(broker: LiveBroker) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LiveBroker, alive, wait_until
+from conftest import LiveBroker, alive, carrying, wait_until
 from courtier.adapters.process.attach import Attachment
 
 CODE = 7
@@ -36,10 +36,6 @@ LOST = {
     ("running", "both"): "supervisor_lost",
     ("running", "boot"): "node_rebooted",
 }
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def fork_server(live: LiveBroker) -> int:
@@ -104,9 +100,7 @@ class Scene:
     def spawned(self) -> None:
         self.submit(self.command(), interactive=True)
         wait_until(lambda: self.record_says(b"start_ticks"), "a claim")
-        server = fork_server(self.live)
-        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-        (self.victim,) = [int(pid) for pid in children]
+        self.victim = self.live.supervisor(self.job)
         self.keepers = [self.victim]
         self.release.append(self.join)
 
@@ -118,20 +112,18 @@ class Scene:
     def running(self) -> None:
         self.submit(self.command())
         leader = self.live.running(self.job)["pid"]
-        self.victim = parent_of(leader)
+        self.victim = self.live.supervisor(self.job)
         self.keepers = [leader, self.victim]
 
     def exiting(self) -> None:
-        child = f"import signal,os; signal.signal(15,1); print(os.getpid(),file=open('{self.children}','w')); " + (
-            "signal.pause()"
-        )
+        child = f"import signal; signal.signal(15,1); print('x',file=open('{self.children}','w')); signal.pause()"
         waits = f"while [ ! -s {self.children} ]; do sleep 0.01; done;"
         self.gate.touch()
         script = self.command(f'setsid {sys.executable} -c "{child}" & {waits}')
         self.submit(script, grace_ms=600_000)
         wait_until(lambda: self.live.job(self.job)["state"] == "completing", "a job whose tree is not empty")
-        orphan = int(self.children.read_text())
-        self.victim = parent_of(orphan)
+        (orphan,) = carrying(self.children)
+        self.victim = self.live.supervisor(self.job)
         self.keepers = [orphan, self.victim]
         self.release.append(lambda: os.kill(orphan, signal.SIGKILL) if alive(orphan) else None)
 

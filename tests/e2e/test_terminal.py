@@ -50,10 +50,11 @@ def test_a_job_at_a_terminal_has_one(broker: LiveBroker) -> None:
 
 def test_a_job_ends_with_its_terminal(broker: LiveBroker) -> None:
     process, master = at_terminal(
-        broker, "run", "--grace", "200ms", "--gpus", "1", "--", "sh", "-c", "echo pid $$ .; sleep 1000"
+        broker, "run", "--grace", "200ms", "--gpus", "1", "--", "sh", "-c", "echo up .; sleep 1000"
     )
-    text = read_until(master, b" .")
-    pid = int(text.split(b"pid ")[1].split()[0])
+    read_until(master, b" .")
+    (running,) = broker.client.call("GET", "/v1/jobs", state="running")["jobs"]
+    pid = running["pid"]
     process.kill()
     process.wait()
     os.close(master)

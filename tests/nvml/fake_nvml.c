@@ -288,12 +288,6 @@ nvmlReturn_t nvmlDeviceGetIndex(void *device, uint32_t *index) {
     return NOT_FOUND;
 }
 nvmlReturn_t nvmlDeviceGetMinorNumber(void *device, uint32_t *minor) { ENTER_GPU(device); *minor = gpu->minor; return OK; }
-nvmlReturn_t nvmlDeviceGetNumaNodeId(void *device, uint32_t *node) {
-    ENTER_GPU(device);
-    if (gpu->numa_node < 0) return NOT_SUPPORTED;
-    *node = (uint32_t)gpu->numa_node;
-    return OK;
-}
 static void fill_pci(const Gpu *gpu, Pci *pci) {
     memset(pci, 0, sizeof *pci);
     snprintf(pci->id, sizeof pci->id, "%s", gpu->pci_bus_id);
@@ -480,6 +474,15 @@ nvmlReturn_t nvmlDeviceGetCpuAffinity(void *device, uint32_t words, uint64_t *to
     int any = 0;
     for (uint32_t i = 0; i < words; i++) any |= (to[i] = i < 16 ? gpu->cpu_affinity[i] : 0) != 0;
     return any ? OK : NOT_SUPPORTED;
+}
+/* The CPU's memory near the GPU; nvmlDeviceGetNumaNodeId is about GPUs that are nodes themselves, and not supported. */
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(void *device, uint32_t words, uint64_t *to, uint32_t scope) {
+    ENTER_GPU(device);
+    if (scope > 1 || words == 0) return INVALID_ARGUMENT;
+    if (gpu->numa_node < 0) return NOT_SUPPORTED;
+    memset(to, 0, words * sizeof *to);
+    if ((uint32_t)gpu->numa_node < words * 64) to[gpu->numa_node / 64] = 1ull << gpu->numa_node % 64;
+    return OK;
 }
 
 /* MIG. */

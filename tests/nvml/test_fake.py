@@ -76,7 +76,7 @@ def test_the_binding_sees_identity_memory_and_telemetry(world: World) -> None:
 print(json.dumps([{
     "name": nvmlDeviceGetName(d), "uuid": nvmlDeviceGetUUID(d), "index": nvmlDeviceGetIndex(d),
     "minor": nvmlDeviceGetMinorNumber(d), "pci": nvmlDeviceGetPciInfo(d).busId,
-    "numa": said(nvmlDeviceGetNumaNodeId, d),
+    "numa": said(lambda d: list(nvmlDeviceGetMemoryAffinity(d, 1, 0)), d),
     "affinity": said(lambda d: list(nvmlDeviceGetCpuAffinity(d, 2)), d), "used_v1": nvmlDeviceGetMemoryInfo(d).used,
     "v2": [getattr(nvmlDeviceGetMemoryInfo(d, nvmlMemory_v2), f) for f in ("total", "reserved", "free", "used")],
     "utilization": nvmlDeviceGetUtilizationRates(d).gpu, "old_temperature": nvmlDeviceGetTemperature(d, 0),
@@ -92,7 +92,7 @@ print(json.dumps([{
         "index": 1,
         "minor": 1,
         "pci": "00000000:11:00.0",
-        "numa": 1,
+        "numa": [2],
         "affinity": [3, 2],
         "used_v1": 3 * GIB + 600 * MIB,
         "v2": [80 * GIB, 600 * MIB, 77 * GIB - 600 * MIB, 3 * GIB],

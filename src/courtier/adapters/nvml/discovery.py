@@ -29,7 +29,7 @@ from courtier.domain.models import MODELS
 # The part of the deadline that the worker may use; the rest is for the frames to arrive.
 WORKER_SHARE_PERCENT = 80
 KERNEL_VERSION_PATH = "/proc/driver/nvidia/version"
-_KERNEL_VERSION = re.compile(r"Kernel Module\D*?([0-9]+(?:\.[0-9]+)+)")
+_KERNEL_VERSION = re.compile(r"Kernel Module.*?\s([0-9]+(?:\.[0-9]+)+)\s")
 _LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]+(?:\.[0-9]+)+)$")
 
 
@@ -177,9 +177,14 @@ def kernel_driver_version() -> str | None:
     """The version of the kernel's half of the driver; None where there is none or it cannot be read."""
     try:
         with open(KERNEL_VERSION_PATH, encoding="utf-8", errors="replace") as file:
-            match = _KERNEL_VERSION.search(file.read())
+            return version_in(file.read())
     except OSError:
         return None
+
+
+def version_in(text: str) -> str | None:
+    """The version in what /proc/driver/nvidia/version says, in the wording of the closed and of the open modules."""
+    match = _KERNEL_VERSION.search(text)
     return match.group(1) if match else None
 
 

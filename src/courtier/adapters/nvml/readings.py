@@ -64,7 +64,8 @@ class ReadingMaker:
         """Jobs with their bytes, and everybody else. A job's process that ended since the look before is neither."""
         listed = seen.processes or []
         living = self._people.living(seen.uuid, [pid for pid, _ in listed])
-        if self._people.foreign:
+        foreign = self._people.foreign
+        if foreign:
             living = {}
         tenants: dict[int, int] = {}
         external = []
@@ -77,7 +78,7 @@ class ReadingMaker:
                 ours.add(pid)
                 tenants[job] = tenants.get(job, 0) + (memory_bytes or 0)
                 continue
-            if begun is None and pid in before:
+            if begun is None and pid in before and not foreign:
                 continue
             person = self._people.person(pid, begun) if begun is not None else NOBODY
             external.append(ExternalProcess(pid, person.user, person.command, memory_bytes))

@@ -182,6 +182,7 @@ class Watcher:
 
         from courtier.adapters.nvml import driver
 
+        former = None
         while True:
             try:
                 events = driver.ask(pynvml.nvmlEventSetCreate)
@@ -189,21 +190,25 @@ class Watcher:
                 time.sleep(EVENT_RENEW_SECONDS)
                 continue
             known = self._register(events)
-            renew = time.monotonic() + EVENT_RENEW_SECONDS
-            while len(known) == len(self._gpus) or time.monotonic() < renew:
+            # Freed only now, so that hardly an event falls between two sets.
+            if former is not None:
+                driver.optional(pynvml.nvmlEventSetFree, former)
+            former = events
+            began = time.monotonic()
+            while len(known) == len(self._gpus) or time.monotonic() < began + EVENT_RENEW_SECONDS:
                 try:
                     event = driver.ask(pynvml.nvmlEventSetWait, events, EVENT_WAIT_MS)
                 except driver.Refused as refused:
                     if refused.code == TIMED_OUT:
                         continue
                     # One GPU fell off the bus: a set that it is in tells of no other any more.
-                    time.sleep(EVENT_RETRY_SECONDS)
+                    if time.monotonic() < began + EVENT_RETRY_SECONDS:
+                        time.sleep(EVENT_RETRY_SECONDS)
                     break
                 if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                     uuid = known.get(ctypes.cast(event.device, ctypes.c_void_p).value)
                     if uuid is not None:
                         self._channel.send(Xid(uuid=uuid, code=int(event.eventData)))
-            driver.optional(pynvml.nvmlEventSetFree, events)
 
     def _register(self, events: Any) -> dict[int | None, str]:
         import pynvml

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import ctypes.util
-import getpass
 import os
+import pwd
 import signal
 import statistics
 import subprocess
@@ -306,7 +306,7 @@ def test_a_reading_has_what_the_driver_says(world: World, sleeper: subprocess.Po
     assert (reading.utilization_percent, reading.temperature_celsius, reading.power_milliwatts) == (91, 64, 312_000)
     assert reading.tenants == ((12, 2 * GIB),) and reading.fault is None and reading.xids == ()
     sleep, parent = reading.external
-    assert (sleep.pid, sleep.user, sleep.command) == (sleeper.pid, getpass.getuser(), "sleep 600")
+    assert (sleep.pid, sleep.user, sleep.command) == (sleeper.pid, pwd.getpwuid(os.getuid()).pw_name, "sleep 600")
     assert sleep.memory_bytes == 7 * GIB
     assert (parent.pid, parent.memory_bytes) == (os.getppid(), None)
 
@@ -464,8 +464,8 @@ def test_a_hang_on_one_gpu_leaves_the_others_as_quick_as_before(world: World) ->
             rule = world.rule("nvmlDeviceGetUtilizationRates", 3, hang=True)
             desk.nvml.request([world.uuid(3)])
             during = await latencies_ms()
-            # A floor of 5 ms: below it, this machine's own unrest is larger than twice nothing.
-            assert quantile(during) <= max(2 * quantile(before), 5.0)
+            # A floor of 20 ms: below it a busy machine's own unrest is larger, and a wait for the hang is 300 ms.
+            assert quantile(during) <= max(2 * quantile(before), 20.0)
             hung = await desk.reading(world.uuid(3))
             assert (hung.fault, hung.memory_bytes_used, hung.utilization_percent) == ("gpu_hung", None, None)
             calls = world.calls("nvmlDeviceGetUtilizationRates")

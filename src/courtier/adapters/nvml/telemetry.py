@@ -33,6 +33,7 @@ class _Gpu:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.asked = False
+        self.asked_at_ms = 0
         self.wanted = False
         self.late = False
         self.timer: asyncio.TimerHandle | None = None
@@ -85,7 +86,7 @@ class NvmlTelemetry:
         return self._people.foreign
 
     def open(self) -> None:
-        """Starts the worker. To be called on the running event loop."""
+        """Starts the worker. To be called on the running event loop, whose thread must live on: it dies with that."""
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._start()
@@ -103,7 +104,10 @@ class NvmlTelemetry:
             worker.gone_within(1.0)
 
     def request(self, uuids: Iterable[str]) -> None:
-        """Asks for fresh readings; those under way are waited for, not doubled. Unknown GPUs are ignored."""
+        """Asks for fresh readings; those under way are waited for, not doubled. Unknown GPUs are ignored.
+
+        A reading's `at_ms` is when its look was asked for, so nothing in it is older than that.
+        """
         for uuid in uuids:
             gpu = self._gpus.get(uuid)
             if gpu is None or not self._open:
@@ -122,7 +126,7 @@ class NvmlTelemetry:
         self._abandoned = [worker for worker in self._abandoned if not worker.gone()]
         if not self._open or self._worker is not None:
             return
-        if len(self._abandoned) > WORKERS_ABANDONED_MAX - 1:
+        if len(self._abandoned) >= WORKERS_ABANDONED_MAX:
             self._start_later()
             return
         try:
@@ -208,6 +212,7 @@ class NvmlTelemetry:
     def _ask(self, gpu: _Gpu) -> None:
         if self._worker is not None and not gpu.asked:
             gpu.asked = True
+            gpu.asked_at_ms = _now_ms()
             self._send(Look(uuid=gpu.device.uuid))
 
     def _expire_soon(self, gpu: _Gpu) -> None:
@@ -253,8 +258,8 @@ class NvmlTelemetry:
         if seen.fault is None:
             self._backoff_ms = BACKOFF_MS_MIN
         elif time.monotonic() - self._begun_at > self._renew_ms / 1000:
-            self._loop.call_soon(self._replace, seen.fault)
-        return self._maker.reading(gpu.device, seen, _now_ms())
+            self._loop.call_soon(self._replace, "driver_failed")
+        return self._maker.reading(gpu.device, seen, gpu.asked_at_ms)
 
     def _expired(self, gpu: _Gpu) -> None:
         gpu.timer = None

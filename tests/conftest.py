@@ -61,12 +61,12 @@ def carrying(token: object) -> list[int]:
 
 
 class LiveBroker:
-    """A real broker process and its client."""
+    """A real broker process and its client; box None: the GPUs that the driver shows."""
 
-    def __init__(self, home: Path, box: str = "8xA100-80GB") -> None:
+    def __init__(self, home: Path, box: str | None = "8xA100-80GB", environment: dict[str, str] | None = None) -> None:
         self.home = home
         self.box = box
-        self.environment = {**os.environ, "COURTIER_HOME": str(home)}
+        self.environment = {**os.environ, **(environment or {}), "COURTIER_HOME": str(home)}
         self.client = Client(home)
 
     def cli(self, *words: str, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
@@ -84,7 +84,8 @@ class LiveBroker:
 
     def up(self, *more: str) -> None:
         settings = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
-        self.cli("up", "--simulate", self.box, "--detach", *settings, *more)
+        box = ["--simulate", self.box] if self.box is not None else []
+        self.cli("up", *box, "--detach", *settings, *more)
 
     @property
     def pid(self) -> int:

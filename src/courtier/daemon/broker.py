@@ -28,7 +28,6 @@ from courtier.engine.stimuli import AttemptReported, DevicesRead, Request, Stimu
 from courtier.engine.turn import Limits, Reply
 
 log = logging.getLogger("courtier.broker")
-ReadingSink = Callable[[Sequence[Reading]], None]
 
 
 def now_ms() -> int:
@@ -54,9 +53,7 @@ class Broker:
         boot_id: str,
         settings: Settings,
         store: SqliteStore,
-        make_telemetry: Callable[[ReadingSink], Telemetry] | None = None,
     ) -> None:
-        make_telemetry = make_telemetry or (lambda report: SimulatedTelemetry(box.devices, report))
         self.home = home
         self.box = box
         self.settings = settings
@@ -82,11 +79,11 @@ class Broker:
                 external_ignored_bytes=settings.external_ignored_bytes,
             ),
         )
-        self.telemetry = make_telemetry(self._take_readings)
+        self.runtime = ProcessRuntime(home, boot_id, self._report)
+        self.telemetry = self._make_telemetry()
         self.looks = Looks(
             box, self.loop.state, self.telemetry, settings.external_ignored_bytes, settings.gpu_answer_ms
         )
-        self.runtime = ProcessRuntime(home, boot_id, self._report)
         self.executor = Executor(self)
         self.attachable: set[str] = set()
         self._inbox: list[Stimulus] = []
@@ -101,6 +98,19 @@ class Broker:
         self._reclaim_read_ms = 0
         self._wake_ms: int | None = None
         self._task: asyncio.Task[None] | None = None
+
+    def _make_telemetry(self) -> Telemetry:
+        if self.box.simulated is not None or not self.box.devices:
+            return SimulatedTelemetry(self.box.devices, self._take_readings)
+        # Imported here: a simulated box needs none of it.
+        from courtier.adapters.nvml.telemetry import NvmlTelemetry
+
+        return NvmlTelemetry(
+            self.box.devices,
+            self._take_readings,
+            self.runtime.attribution.job_of,
+            deadline_ms=self.settings.gpu_answer_ms,
+        )
 
     # Life -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ DISK_BYTES_LOW = 1 << 30
 def diagnose(broker: Broker) -> list[dict[str, str | None]]:
     """One entry a check: name, verdict (ok, warn, fail), what was found, what to do."""
     return [
-        _gpus(broker),
+        *_gpus(broker),
         *_health(broker),
         _readings(broker),
         _isolation(broker),
@@ -27,18 +27,19 @@ def _entry(name: str, verdict: str, text: str, advice: str | None = None) -> dic
     return {"name": name, "verdict": verdict, "text": text, "advice": advice}
 
 
-def _gpus(broker: Broker) -> dict[str, str | None]:
-    count = len(broker.box.devices)
-    if broker.box.simulated is not None:
-        return _entry("gpus", "ok", f"{count} simulated GPUs ({broker.box.simulated})")
-    if count:
-        return _entry("gpus", "ok", f"{count} GPUs")
-    return _entry(
-        "gpus",
-        "warn",
-        "no GPUs: this version schedules CPU jobs on real machines and GPU jobs on simulated boxes",
-        "courtier up --simulate 8xA100-80GB shows GPU scheduling on this machine",
-    )
+def _gpus(broker: Broker) -> list[dict[str, str | None]]:
+    box = broker.box
+    count = len(box.devices)
+    if box.simulated is not None:
+        return [_entry("gpus", "ok", f"{count} simulated GPUs ({box.simulated})")]
+    absent = [_entry("gpus", "fail", text) for text in box.absent]
+    if box.driver == "ok" and count:
+        return [_entry("gpus", "ok", box.driver_text or f"{count} GPUs"), *absent]
+    found = box.driver_text or "no GPUs"
+    advice = "jobs without GPUs run; courtier up --simulate 8xA100-80GB shows GPU scheduling on this machine"
+    # A machine without a driver may be meant so; one whose driver does not answer is not.
+    verdict = "warn" if box.driver in ("ok", "no_library") else "fail"
+    return [_entry("gpus", verdict, found, advice), *absent]
 
 
 # What a person can do about a GPU that is set aside, by the reason's code.

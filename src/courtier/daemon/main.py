@@ -14,13 +14,15 @@ import sys
 from pathlib import Path
 
 from courtier.adapters.process.cgroup import probe
-from courtier.adapters.process.fence_probe import probe_fence
+from courtier.adapters.process.fence_probe import FenceVerdict, probe_fence
 from courtier.adapters.process.identity import boot_id as machine_boot_id
-from courtier.adapters.simbox import simulated_devices, simulated_host
+from courtier.adapters.simbox import parse_models, simulated_devices, simulated_host
 from courtier.api.client import Client, NoBroker
+from courtier.daemon.gpulock import claim_gpus
 from courtier.daemon.home import lock_home, prepare_home
+from courtier.daemon.inventory import Inventory, take_inventory
 from courtier.daemon.settings import SettingRefused, Settings, load_settings
-from courtier.domain.devices import Box
+from courtier.domain.devices import Box, Device
 from courtier.engine.ports import PortError
 
 
@@ -34,7 +36,8 @@ def up(home: str, simulate: str | None, detach: bool, listen: str | None, settin
     try:
         listen_at = listen_address(listen)
         checked = load_settings(path, settings)
-        box = box_of(path, simulate)
+        if simulate is not None:
+            parse_models(simulate)
     except (SettingRefused, ValueError) as error:
         _say(str(error))
         return 2
@@ -50,11 +53,11 @@ def up(home: str, simulate: str | None, detach: bool, listen: str | None, settin
         _say(str(error))
         return 1
     if lock is None:
-        return _already_running(path, box)
+        return _already_running(path, simulate)
     if detach:
         os.close(lock)
         return _detach(path, simulate, listen, settings)
-    return serve_box(path, box, checked, listen_at)
+    return serve_box(path, box_of(path, simulate), checked, listen_at)
 
 
 def listen_address(listen: str | None) -> tuple[str, int] | None:
@@ -67,32 +70,47 @@ def listen_address(listen: str | None) -> tuple[str, int] | None:
 
 
 def box_of(home: Path, simulate: str | None) -> Box:
+    """This machine, or a simulated one: GPUs, CPUs, memory, and what keeps jobs apart."""
     cpus = len(os.sched_getaffinity(0))
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    devices = simulated_devices(simulate, str(home)) if simulate is not None else ()
     if simulate is not None:
         simulated_cpus, simulated_bytes = simulated_host(simulate)
         cpus, memory_bytes = max(cpus, simulated_cpus), max(memory_bytes, simulated_bytes)
-    fence = probe_fence()
+        inventory = Inventory(simulated_devices(simulate, str(home)), "simulated", f"simulated: {simulate}")
+    else:
+        inventory = take_inventory(home, machine_boot_id())
+    fence = _fence_of(inventory.devices) if simulate is None else probe_fence()
     return Box(
         hostname=socket.gethostname(),
         cpus=cpus,
         memory_bytes=memory_bytes,
-        devices=devices,
+        devices=inventory.devices,
         simulated=simulate,
         isolation=fence.level,
         isolation_reason=fence.reason,
         enforcement=probe().memory,
+        driver=inventory.status,
+        driver_text=inventory.text,
+        absent=inventory.absent,
     )
 
 
-def _already_running(home: Path, box: Box) -> int:
+def _fence_of(devices: tuple[Device, ...]) -> FenceVerdict:
+    """The fence of real GPUs, which needs their device nodes: those are what it gives to a job."""
+    for device in devices:
+        path = f"/dev/nvidia{device.minor}"
+        if device.minor is None or not os.path.exists(path):
+            return FenceVerdict("env", f"GPU {device.index} has no device node here ({path}), so none can be fenced")
+    return probe_fence()
+
+
+def _already_running(home: Path, simulate: str | None) -> int:
     try:
         health = Client(home).health()
     except NoBroker:
         _say(f"another broker holds {home} but does not answer yet")
         return 1
-    asked = box.simulated or "real"
+    asked = simulate or "real"
     if health.get("box") == asked:
         _say(f"already running: {asked}, pid {health.get('pid')}")
         return 0
@@ -169,6 +187,8 @@ async def _serve(
     from courtier.daemon.broker import Broker
     from courtier.daemon.token import api_token
 
+    # Kept for the life of the broker: nobody else may place jobs on these GPUs.
+    claim = claim_gpus() if box.simulated is None and box.devices else None
     broker = Broker(home, box, boot, settings, SqliteStore(home / "courtier.db"))
     stopped = asyncio.Event()
     backend = BrokerBackend(broker, stopped.set)
@@ -190,4 +210,6 @@ async def _serve(
     server.force_exit = True
     await serving
     await broker.stop()
+    if claim is not None:
+        claim.close()
     (home / "broker.sock").unlink(missing_ok=True)

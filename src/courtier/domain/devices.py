@@ -84,7 +84,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A machine and its GPUs. simulated is the specification ("8xA100-80GB"), None for real GPUs."""
+    """A machine and its GPUs. simulated is the specification ("8xA100-80GB"), None for real GPUs.
+
+    driver is how the look for GPUs ended (adapters.nvml.discovery), driver_text the same for people; absent has a
+    sentence for each GPU that could not be described.
+    """
 
     hostname: str
     cpus: int
@@ -94,3 +98,6 @@ class Box:
     isolation: str = "env"
     isolation_reason: str | None = None
     enforcement: str = "none"
+    driver: str | None = None
+    driver_text: str | None = None
+    absent: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from courtier.adapters.process.fence import FenceError, FenceSpec, Node, build_fence, find_bwrap
+from courtier.adapters.process.fence import FenceError, FenceSpec, FenceStart, Node, find_bwrap
 from courtier.adapters.process.fence_entry import fork_fenced_leader
 from courtier.adapters.process.identity import boot_id
 from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, Command, prctl
@@ -26,7 +26,7 @@ def main() -> None:
     path = os.ttyname(terminal[1]) if terminal else None
     started = time.perf_counter()
     try:
-        fence = build_fence(FenceSpec(find_bwrap() or "", tuple(Node(*node) for node in job["nodes"]), path))
+        fence = FenceStart(FenceSpec(find_bwrap() or "", tuple(Node(*node) for node in job["nodes"]), path)).stands()
     except FenceError as error:
         sys.stdout.write(json.dumps({"refused": str(error)}))
         return

@@ -81,11 +81,13 @@ def replaced(argv: list[str], old: list[str], new: list[str]) -> list[str]:
 
 
 @needs_root
-def test_the_fence_holds_here_as_root_and_as_a_user() -> None:
+def test_the_fence_holds_here_as_root_and_as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"courtier-probe-test-{os.getpid()}-"
+    monkeypatch.setattr(fence_probe, "STAND_IN_PREFIX", prefix)
     started = time.monotonic()
     assert probe_fence() == FenceVerdict("fence", None)
     assert time.monotonic() - started < 1.5
-    assert not list(Path("/dev").glob("courtier-probe*"))
+    assert not [*Path("/dev").glob(f"{prefix}*"), *Path(tempfile.gettempdir()).glob(f"{prefix}*")]
 
 
 WEAK: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {

@@ -112,6 +112,8 @@ class Scene:
     def running(self) -> None:
         self.submit(self.command())
         leader = self.live.running(self.job)["pid"]
+        # It counts as running once its process is there; its first own act comes a moment later.
+        wait_until(self.starts.exists, "the job's first act")
         self.victim = self.live.supervisor(self.job)
         self.keepers = [leader, self.victim]
 

@@ -182,36 +182,47 @@ def children(pid: int) -> list[int]:
         return [int(word) for word in file.read().split()]
 
 
-def build_fence(
-    spec: FenceSpec,
-    *,
-    argv_of: Callable[[FenceSpec], list[str]] = fence_argv,
-    seconds_max: float = BUILD_SECONDS_MAX,
-) -> Fence:
-    """Makes the fence and waits until it stands. The caller must be a subreaper. Raises FenceError with the reason.
+class FenceStart:
+    """A bubblewrap at work: begun early, it makes the fence while its caller does other things.
 
-    The monitor is this process's child whatever happens; on an error it is killed and reaped here.
+    The caller must be a subreaper, and calls `stands` or `discard` once. Raises FenceError.
     """
-    pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
-    (keep_read, keep), (answer, answer_write), (error, error_write), (info, info_write) = pipes
-    theirs = [keep_read, answer_write, error_write, info_write]
-    os.write(keep, b"!")
-    monitor = -1
-    try:
-        monitor = _spawn(argv_of(spec), theirs)
-        for descriptor in theirs:
-            os.close(descriptor)
-        theirs = []
-        _await_answer(answer, error, time.monotonic() + seconds_max)
-        init = int(json.loads(os.read(info, 4096))["child-pid"])
-        return _opened(monitor, init, keep)
-    except (OSError, ValueError, KeyError) as problem:
-        if monitor > 0:
-            _discard(monitor)
-        os.close(keep)
-        raise FenceError(f"bubblewrap: {problem}") from problem
-    finally:
-        for descriptor in (*theirs, answer, error, info):
+
+    def __init__(self, spec: FenceSpec, *, argv_of: Callable[[FenceSpec], list[str]] = fence_argv) -> None:
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
+        (keep_read, self._keep), (self._answer, answer), (self._error, error), (self._info, info) = pipes
+        os.write(self._keep, b"!")
+        theirs = [keep_read, answer, error, info]
+        try:
+            self._monitor = _spawn(argv_of(spec), theirs)
+        except OSError as problem:
+            self._close(keep=False)
+            raise FenceError(f"bubblewrap: {problem}") from problem
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    def stands(self, *, seconds_max: float = BUILD_SECONDS_MAX) -> Fence:
+        """Waits until the fence stands. Raises FenceError with the reason; bubblewrap is then killed and reaped."""
+        try:
+            _await_answer(self._answer, self._error, time.monotonic() + seconds_max)
+            init = int(json.loads(os.read(self._info, 4096))["child-pid"])
+            fence = _opened(self._monitor, init, self._keep)
+        except (OSError, ValueError, KeyError) as problem:
+            self.discard()
+            raise FenceError(f"bubblewrap: {problem}") from problem
+        self._close(keep=True)
+        return fence
+
+    def discard(self) -> None:
+        """Kills what was begun and reaps the monitor."""
+        with contextlib.suppress(OSError):
+            os.kill(self._monitor, signal.SIGKILL)
+            os.waitpid(self._monitor, 0)
+        self._close(keep=False)
+
+    def _close(self, *, keep: bool) -> None:
+        for descriptor in (self._answer, self._error, self._info, *(() if keep else (self._keep,))):
             os.close(descriptor)
 
 
@@ -261,9 +272,3 @@ def _opened(monitor: int, init: int, keep: int) -> Fence:
         for descriptor in opened:
             os.close(descriptor)
         raise
-
-
-def _discard(monitor: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(monitor, signal.SIGKILL)
-        os.waitpid(monitor, 0)

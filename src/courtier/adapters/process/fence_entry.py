@@ -1,7 +1,8 @@
 """Forks a process that lives inside a fence, without rights, as a direct child of the supervisor.
 
-A process cannot move to another pid namespace, only have children there: a go-between joins, forks and ends,
-and its child comes to the supervisor, which is a subreaper. Must never run a program before the rights are gone.
+A process cannot move to another pid namespace, only have children there. Root has one there and goes back; who
+needs a user namespace for it sends a go-between, which joins, forks and ends: its child comes to the supervisor,
+a subreaper. Must never run a program before the rights are gone.
 """
 
 import contextlib
@@ -59,13 +60,17 @@ def fork_inside(
     report_read, report = os.pipe2(os.O_CLOEXEC)
     adopted, adopt = os.pipe2(os.O_CLOEXEC)
 
+    def inside() -> None:
+        os.close(adopt)
+        run(enter)
+
     def enter() -> None:
         answer = _READY
         try:
             _enter(fence, user, confine)
         except OSError as error:
             answer = str(error).encode()[:1000]
-        # Ends when the supervisor has reaped the go-between. Asked for before, the signal would come from its death;
+        # Ends when the supervisor is the parent. Asked for before, the signal would come from the go-between's death;
         # asked for before the change of credentials, it would be forgotten.
         os.read(adopted, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -76,54 +81,71 @@ def fork_inside(
         os.close(report)
         os.close(adopted)
 
-    between = os.fork()
-    if between == 0:
-        try:
-            os.close(adopt)
-            _go_between(fence, report, lambda: run(enter))
-        finally:
-            os._exit(NOT_FOUND_CODE)
-    os.close(report)
-    os.close(adopted)
     try:
-        os.waitpid(between, 0)
-        os.close(adopt)
-        answer = _read_all(report_read)
-    finally:
-        os.close(report_read)
-    number, _, text = answer.partition(b"\n")
-    if text == _READY:
-        return int(number)
-    if number.isdigit():
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(int(number), 0)
-    reason = text if number.isdigit() else number
-    raise FenceError(f"the fence could not be entered: {reason.decode('utf-8', 'replace') or 'the child died'}")
-
-
-def _go_between(fence: Fence, report: int, run: Callable[[], None]) -> None:
-    try:
-        if fence.user_outer is not None:
-            setns(fence.user_outer, CLONE_NEWUSER)
-        setns(fence.pid, CLONE_NEWPID)
-        pid = os.fork()
+        pid = _fork_directly(fence, inside) if fence.user_outer is None else _fork_by_go_between(fence, inside)
     except OSError as error:
-        os.write(report, str(error).encode()[:1000])
-        os._exit(NOT_FOUND_CODE)
+        os.close(report_read)
+        raise FenceError(f"the fence could not be entered: {error}") from error
+    finally:
+        for descriptor in (report, adopted, adopt):
+            os.close(descriptor)
+    with open(report_read, "rb") as file:
+        answer = file.read()
+    if answer == _READY:
+        return pid
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    reason = answer.decode("utf-8", "replace") or "the child died"
+    raise FenceError(f"the fence could not be entered: {reason}")
+
+
+def _fork_directly(fence: Fence, run: Callable[[], None]) -> int:
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        setns(fence.pid, CLONE_NEWPID)
+        try:
+            return _fork(run)
+        finally:
+            setns(own, CLONE_NEWPID)
+    finally:
+        os.close(own)
+
+
+def _fork_by_go_between(fence: Fence, run: Callable[[], None]) -> int:
+    """Raises OSError with what the go-between met."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    assert fence.user_outer is not None
+    user_outer = fence.user_outer
+
+    def join() -> None:
+        try:
+            setns(user_outer, CLONE_NEWUSER)
+            setns(fence.pid, CLONE_NEWPID)
+            os.write(write, b"%d" % _fork(run))
+        except OSError as error:
+            os.write(write, str(error).encode()[:1000])
+        os._exit(0)
+
+    between = _fork(join)
+    os.close(write)
+    os.waitpid(between, 0)
+    # One read, not all: its child holds the other end too.
+    answer = os.read(read, 4096)
+    os.close(read)
+    if not answer.isdigit():
+        raise OSError(answer.decode("utf-8", "replace") or "the go-between died")
+    return int(answer)
+
+
+def _fork(run: Callable[[], None]) -> int:
+    """The child runs `run` and never returns."""
+    pid = os.fork()
     if pid == 0:
         try:
             run()
         finally:
             os._exit(NOT_FOUND_CODE)
-    os.write(report, b"%d\n" % pid)
-    os._exit(0)
-
-
-def _read_all(descriptor: int) -> bytes:
-    content = b""
-    while piece := os.read(descriptor, 4096):
-        content += piece
-    return content
+    return pid
 
 
 def fork_fenced_leader(

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from courtier.adapters.process.credentials import become
-from courtier.adapters.process.fence import Fence, FenceError, FenceSpec, Node, build_fence, fence_argv, find_bwrap
+from courtier.adapters.process.fence import Fence, FenceError, FenceSpec, FenceStart, Node, fence_argv, find_bwrap
 from courtier.adapters.process.fence_attempts import Target, attempts, missing_drops
 from courtier.adapters.process.fence_entry import Confine, fork_fenced_leader, fork_inside
 from courtier.adapters.process.identity import stat_fields
@@ -40,6 +40,7 @@ NOBODY = Owner(65534, 65534, ())
 OWN = "/dev/courtier-probe-own"
 # Stand-ins of a job's own and of a foreign device: zero and full, which harm nobody.
 OWN_SOURCE, FOREIGN_SOURCE = "/dev/zero", "/dev/full"
+STAND_IN_PREFIX = "courtier-probe-"
 PR_SET_DUMPABLE = 4
 HOLES_NAMED_MAX = 3
 
@@ -98,7 +99,7 @@ def _make_stand_ins() -> _StandIns:
     folders: list[str] = []
     for parent in ("/dev", tempfile.gettempdir()):
         with contextlib.suppress(OSError):
-            folder = tempfile.mkdtemp(prefix="courtier-probe-", dir=parent)
+            folder = tempfile.mkdtemp(prefix=STAND_IN_PREFIX, dir=parent)
             folders.append(folder)
             os.chmod(folder, 0o755)
             os.mknod(f"{folder}/foreign", 0o600 | stat.S_IFCHR, os.stat(FOREIGN_SOURCE).st_rdev)
@@ -149,7 +150,7 @@ def _probe_to(
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         subjects = [("as root", None), ("as a user", NOBODY)] if os.geteuid() == 0 else [("as this user", None)]
         for name, user in subjects:
-            fence = build_fence(spec, argv_of=argv_of, seconds_max=BUILD_SECONDS_MAX)
+            fence = FenceStart(spec, argv_of=argv_of).stands(seconds_max=BUILD_SECONDS_MAX)
             try:
                 found = _tried(fence, user, stand_ins, confine)
                 holes += [f"{name}: {hole}" for hole in dict.fromkeys(found)]

@@ -15,14 +15,14 @@ from typing import Any
 
 from courtier.adapters.process import record
 from courtier.adapters.process.cgroup import JobCgroups
-from courtier.adapters.process.fence import Fence, FenceError, FenceSpec, build_fence, find_bwrap, gpu_nodes
-from courtier.adapters.process.fence_entry import fork_fenced_leader
+from courtier.adapters.process.enclosure import Enclosure
+from courtier.adapters.process.fence import FenceError
 from courtier.adapters.process.frames import connect_in
 from courtier.adapters.process.identity import identify
-from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, Child, Command, fork_leader, prctl
+from courtier.adapters.process.leader import PR_SET_CHILD_SUBREAPER, Child, Command, prctl
 from courtier.adapters.process.output import Output
 from courtier.adapters.process.tree import descendants, resident_bytes, signal_all
-from courtier.domain.attempts import StopCause
+from courtier.domain.attempts import ProcessIdentity, StopCause
 from courtier.engine.ports import Launch
 
 NOTIFY_NAME = "notify.sock"
@@ -90,13 +90,24 @@ class Supervisor:
         self._cpu_seconds = 0.0
         self._peak_bytes = 0
         self._control_seen = b""
-        self._fence: Fence | None = None
+        self._enclosure = Enclosure(launch)
         self._refusal: str | None = None
 
     def run(self) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         me = identify(os.getpid(), self._place.boot_id)
         assert me is not None
+        try:
+            # First of all: bubblewrap works while the claim goes to the disk. A terminal has to be there before it.
+            if not self._launch.terminal:
+                self._enclosure.begin()
+            self._claim_and_run(me)
+        except FenceError as error:
+            notify(self._place.home, f"{self._key} refused {error}")
+        finally:
+            self._enclosure.discard()
+
+    def _claim_and_run(self, me: ProcessIdentity) -> None:
         claim = {"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": me.boot_id, "at_ms": _now_ms()}
         try:
             self._record = record.claim(self._directory, claim)
@@ -179,15 +190,8 @@ class Supervisor:
     def _fork(self, command: Command) -> Child:
         """The waiting child, inside its fence where it has one. Raises FenceError: then nothing of the job ran."""
         stdin, stdout, stderr = self._output.child_ends()
-        fenced = self._launch.fenced
-        if fenced is None:
-            return fork_leader(command, stdin, stdout, stderr, self._cgroups.join)
-        bwrap = find_bwrap()
-        if bwrap is None:
-            raise FenceError("bubblewrap is not installed any more")
-        nodes = gpu_nodes(fenced.minors, simulated=fenced.simulated)
-        self._fence = build_fence(FenceSpec(bwrap, nodes, self._output.terminal_path))
-        return fork_fenced_leader(command, stdin, stdout, stderr, self._cgroups.join, self._fence, command.owner)
+        self._enclosure.begin(self._output.terminal_path)
+        return self._enclosure.fork(command, (stdin, stdout, stderr), self._cgroups.join)
 
     def _set_limit(self, time_limit_ms: int | None) -> None:
         self._limit_ms = time_limit_ms
@@ -216,7 +220,7 @@ class Supervisor:
         due = [self._control_at + CONTROL_SECONDS, *(at for at in timed if at is not None)]
         if self._child is None and self._attach_by is None:
             return 0.0
-        if self._fence is not None and self._leader_status is not None:
+        if self._enclosure.stands and self._leader_status is not None:
             # What a job leaves behind in a fence is not this process's child: nobody tells of its end.
             due.append(time.monotonic() + FENCE_LOOK_SECONDS)
         return max(0.0, min(due) - time.monotonic())
@@ -224,11 +228,11 @@ class Supervisor:
     def _reap(self) -> None:
         if self._child is None:
             self._empty = self._attach_by is None
-            self._end_fence()
             return
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                # A fence that was ended has only its own few processes left: worth the moment.
+                pid, status, usage = os.wait4(-1, 0 if self._enclosure.ended else os.WNOHANG)
             except ChildProcessError:
                 self._empty = True
                 break
@@ -238,21 +242,11 @@ class Supervisor:
             self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
             if pid == self._child.pid:
                 self._leader_status = status
-        if self._leader_status is not None and self._fence is not None and self._fence.empty():
-            self._end_fence()
-            alone = True
-        else:
-            alone = self._empty
+                self._enclosure.end_if_empty()
         if self._leader_status is not None and self._exit_page is None:
-            self._leader_exited(alone=alone)
+            self._leader_exited()
 
-    def _end_fence(self) -> None:
-        """Nobody is left inside, or nobody shall be."""
-        if self._fence is not None:
-            self._fence.end()
-            self._fence = None
-
-    def _leader_exited(self, *, alone: bool) -> None:
+    def _leader_exited(self) -> None:
         assert self._leader_status is not None and self._child is not None
         failure = os.read(self._child.failure, 4096)
         os.close(self._child.failure)
@@ -266,7 +260,7 @@ class Supervisor:
             "error": self._exec_error.get("error"),
             "at_ms": _now_ms(),
         }
-        if alone:
+        if self._empty:
             return
         record.write_pages(self._record, record.EXIT, self._exit_page)
         self._say("completing")
@@ -274,6 +268,8 @@ class Supervisor:
             self._end_tree(self._launch.grace_ms)
 
     def _timers(self, now: float) -> None:
+        if self._leader_status is not None:
+            self._enclosure.end_if_empty()
         if now >= self._control_at + CONTROL_SECONDS:
             self._control_at = now
             self._read_control()
@@ -292,12 +288,12 @@ class Supervisor:
             self._watch_memory()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = now + KILL_AGAIN_SECONDS
-            self._end_fence()
+            self._enclosure.end()
             if not self._cgroups.kill():
                 signal_all(self._tree(), signal.SIGKILL, self._place.boot_id)
 
     def _tree(self) -> list[Any]:
-        fence = self._fence.pids if self._fence is not None else frozenset()
+        fence = self._enclosure.pids
         return [found for found in descendants(os.getpid(), self._place.boot_id) if found.pid not in fence]
 
     def _watch_memory(self) -> None:

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint bench sim reference clean
+.PHONY: install demo test test-gpu lint bench sim reference clean
 
 install: .venv/.installed
 
@@ -18,6 +18,9 @@ demo: install
 
 test: install
 	@$(BIN)/python -m pytest -rs
+
+test-gpu: install
+	@$(BIN)/python -m pytest -rs tests/gpu
 
 lint: install
 	@$(BIN)/ruff check src tests bench

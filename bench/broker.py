@@ -27,13 +27,13 @@ class _Connection(http.client.HTTPConnection):
 class BenchBroker:
     """Use as a context manager."""
 
-    def __init__(self, box: str = "8xA100-80GB") -> None:
+    def __init__(self, box: str | None = "8xA100-80GB", environment: dict[str, str] | None = None) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="courtier-bench-"))
-        self.environment = {**os.environ, "COURTIER_HOME": str(self.home)}
+        self.environment = {**os.environ, **(environment or {}), "COURTIER_HOME": str(self.home)}
         self._box = box
 
     def __enter__(self) -> "BenchBroker":
-        self.command("up", "--simulate", self._box, "--detach")
+        self.command("up", *(["--simulate", self._box] if self._box is not None else []), "--detach")
         self._connection = _Connection(self.home / "broker.sock")
         return self
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
 
 from broker import BenchBroker, percentile, timed
+from devices import CALLS, hang_effect, machine, telemetry_cost
 from peers import Slurm, TaskSpooler, peers
 
 STARTS = 40
@@ -15,6 +17,15 @@ PEER_STARTS = 15
 JOBS = 1000
 START = "submit to start p50, idle"
 DRAIN = "array of 1,000 drained"
+START_FENCED = "submit to start p50, level fence"
+DRAIN_FENCED = "array of 1,000 drained, level fence"
+DEVICE_FIGURES = (
+    "telemetry of 8 GPUs with 64 processes at 1 Hz, all processes",
+    "daemon with real telemetry, resident memory",
+    "GET /v1/gpus p99 while one GPU hangs, against before",
+    "courtier gpus p99 while one GPU hangs, against before",
+    "oldest sample of the other GPUs while one hangs, against before",
+)
 Figure = dict[str, object]
 
 
@@ -34,11 +45,11 @@ def figure(name: str, value: float, unit: str, bar: float, *, at_most: bool = Tr
     }
 
 
-def start_latencies(broker: BenchBroker, runs: int) -> list[float]:
+def start_latencies(broker: BenchBroker, runs: int, isolation: str = "env") -> list[float]:
     """Milliseconds from the acknowledgement of a submit to the command's own first act, its clock written down."""
     found = []
     for _ in range(runs):
-        job = broker.submit("/bin/date", "+%s%N", gpus=1, priority=1)
+        job = broker.submit("/bin/date", "+%s%N", gpus=1, priority=1, isolation=isolation)
         acknowledged = time.time_ns()
         broker.wait(job["id"])
         with open(job["stdout_path"], encoding="ascii") as file:
@@ -67,20 +78,57 @@ def starts_behind_queue(broker: BenchBroker) -> list[Figure]:
 
 def handovers(broker: BenchBroker) -> list[Figure]:
     """From the end of the job that held every GPU to the next one's start."""
-    jobs = [broker.submit("sleep", "0.05", gpus=8) for _ in range(STARTS)]
+    jobs = [broker.submit("sleep", "0.05", gpus=8, isolation="env") for _ in range(STARTS)]
     ended = [broker.wait(job["id"])[0] for job in jobs]
     found = [float(after["started_ms"] - before["finished_ms"]) for before, after in pairwise(ended)]
     return [figure("memory back to next start p50", statistics.median(found), "ms", 30, runs=len(found))]
 
 
-def drain(broker: BenchBroker) -> list[Figure]:
+def drain_rate(broker: BenchBroker, isolation: str) -> float:
+    """Jobs a second out of an array, median of 3."""
     rates = []
     for _ in range(3):
         begin = time.perf_counter()
-        job = broker.submit("true", gpus=1, array=list(range(JOBS)))
+        job = broker.submit("true", gpus=1, array=list(range(JOBS)), isolation=isolation)
         broker.wait(job["array_id"])
         rates.append(JOBS / (time.perf_counter() - begin))
-    return [figure(DRAIN, statistics.median(rates), "jobs/s", 100, at_most=False, runs=3)]
+    return statistics.median(rates)
+
+
+def drain(broker: BenchBroker) -> list[Figure]:
+    return [figure(DRAIN, drain_rate(broker, "env"), "jobs/s", 100, at_most=False, runs=3)]
+
+
+def fenced(broker: BenchBroker) -> list[Figure]:
+    """The same at level fence, where this machine has it."""
+    (job,) = broker.wait(broker.submit("true", gpus=1)["id"])
+    level = job["allocation"]["isolation"]
+    if level != "fence":
+        why = f"the level here is {level}: {job['allocation']['isolation_reason']}"
+        return [{"figure": name, "skipped": why} for name in (START_FENCED, DRAIN_FENCED)]
+    start_latencies(broker, 5, "fence")
+    found = start_latencies(broker, STARTS, "fence")
+    return [
+        figure(START_FENCED, statistics.median(found), "ms", 25, runs=STARTS),
+        figure(DRAIN_FENCED, drain_rate(broker, "fence"), "jobs/s", 80, at_most=False, runs=3),
+    ]
+
+
+def devices() -> list[Figure]:
+    """On the driver's side, with the fake library in its place."""
+    if shutil.which("cc") is None:
+        return [{"figure": name, "skipped": "no C compiler to build the fake driver"} for name in DEVICE_FIGURES]
+    with machine() as (world, broker):
+        percent, resident = telemetry_cost(broker)
+        hang = hang_effect(world, broker)
+    cost, memory, calls, verbs, ages = DEVICE_FIGURES
+    return [
+        figure(cost, percent, "% of one core", 2),
+        figure(memory, resident, "MiB", 150),
+        figure(calls, hang["calls_during"] / hang["calls_before"], "x", 2, runs=CALLS),
+        figure(verbs, hang["verbs_during"] / hang["verbs_before"], "x", 2, runs=20),
+        figure(ages, hang["ages_during"] / hang["ages_before"], "x", 2, runs=20),
+    ]
 
 
 def commands(broker: BenchBroker) -> list[Figure]:
@@ -136,6 +184,7 @@ def main() -> None:
         handovers,
         starts_behind_queue,
         drain,
+        fenced,
         commands,
     ]
     for group in groups:
@@ -143,6 +192,8 @@ def main() -> None:
             for line in group(broker):
                 own[str(line["figure"])] = float(str(line["value"]))
                 print(json.dumps(line), flush=True)
+    for line in devices():
+        print(json.dumps(line), flush=True)
     for peer in peers():
         for line in beside(peer, own):
             print(json.dumps(line), flush=True)

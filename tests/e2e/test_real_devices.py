@@ -282,3 +282,25 @@ def test_the_second_broker_is_told_who_has_the_gpus(world: World, make: Make, tm
     assert other.client.health()["gpus"] == 1
     other.stop()
     live.up(*SETTINGS)
+
+
+def test_a_gpu_that_is_divided_is_not_given_whole(world: World, make: Make) -> None:
+    world.add_gpu(mig_mode=1)
+    world.add_mig(0, "3g.40gb", 1, 40 * GIB)
+    world.add_gpu()
+    live = make(world.environment())
+    assert [gpu["mode"] for gpu in gpus(live)] == ["mig", None]
+    job = live.wait(live.submit("true", gpus=1)["id"])
+    assert [gpu["uuid"] for gpu in job["allocation"]["gpus"]] == [world.uuid(1)]
+    refused = live.cli("submit", "--gpus", "2", "--", "true", check=False)
+    assert (refused.returncode, b"divided by MIG" in refused.stderr) == (2, True)
+
+
+def test_processes_of_another_pid_namespace_are_nobodys(world: World, make: Make) -> None:
+    """A broker in a container sees the machine's pids from the driver: a local process of that number is a stranger."""
+    world.add_gpus(1)
+    live = make(world.environment())
+    for number in range(3):
+        world.process(0, (1 << 22) + 10 + number, GIB, phantom=True)
+    wait_until(lambda: gpus(live)[0]["external"], "processes that are not here")
+    assert {(p["user"], p["command"]) for p in gpus(live)[0]["external"]} == {(None, None)}

@@ -15,6 +15,7 @@ def diagnose(broker: Broker) -> list[dict[str, str | None]]:
     return [
         *_gpus(broker),
         *_health(broker),
+        *_attribution(broker),
         _readings(broker),
         _isolation(broker),
         _enforcement(broker),
@@ -72,6 +73,13 @@ def _health(broker: Broker) -> list[dict[str, str | None]]:
                 text = f"used from outside Courtier by {holder_of(reading)}"
                 entries.append(_entry(name, "warn", text, "jobs wait for that memory; let the process's owner know"))
     return entries
+
+
+def _attribution(broker: Broker) -> list[dict[str, str | None]]:
+    if not getattr(broker.telemetry, "attribution_unavailable", False):
+        return []
+    text = "whose the processes on the GPUs are can not be told: the driver's pids are those of another namespace"
+    return [_entry("attribution", "fail", text, "run the broker with the machine's process ids (--pid=host)")]
 
 
 def _readings(broker: Broker) -> dict[str, str | None]:

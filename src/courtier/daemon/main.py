@@ -21,6 +21,7 @@ from courtier.api.client import Client, NoBroker
 from courtier.daemon.gpulock import claim_gpus
 from courtier.daemon.home import lock_home, prepare_home
 from courtier.daemon.inventory import Inventory, take_inventory
+from courtier.daemon.nodes import make_control_nodes
 from courtier.daemon.settings import SettingRefused, Settings, load_settings
 from courtier.domain.devices import Box, Device
 from courtier.engine.ports import PortError
@@ -79,6 +80,8 @@ def box_of(home: Path, simulate: str | None) -> Box:
         inventory = Inventory(simulated_devices(simulate, str(home)), "simulated", f"simulated: {simulate}")
     else:
         inventory = take_inventory(home, machine_boot_id())
+        if inventory.devices:
+            make_control_nodes()
     fence = _fence_of(inventory.devices) if simulate is None else probe_fence()
     return Box(
         hostname=socket.gethostname(),

@@ -152,6 +152,8 @@ def gpu_view(
     mode = None
     if tenants:
         mode = DeviceMode.WHOLE if any(share.whole for share in tenants.values()) else DeviceMode.SHARED
+    if device.mig:
+        mode = DeviceMode.MIG
     external = reading.external if reading is not None else ()
     quarantine = state.quarantines.get(device.uuid)
     if quarantine is not None:

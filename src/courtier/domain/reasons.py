@@ -84,6 +84,11 @@ REASONS: dict[str, ReasonKind] = {
     "gpu_hot": ReasonKind("is at {celsius} C, {hot_celsius} C is hot", "None"),
     # impossible
     "gpus_exceed_inventory": ReasonKind("{gpus} GPUs asked for, this box has {gpus_total}", "BadConstraints", True),
+    "gpus_divided": ReasonKind(
+        "{gpus} GPUs asked for, {divided} of the {gpus_total} here are divided by MIG and can not be used whole",
+        "BadConstraints",
+        True,
+    ),
     "gpu_model_unknown": ReasonKind("no GPU of model {model} here: {models}", "BadConstraints", True),
     "gpus_of_model_exceed": ReasonKind(
         "{gpus} GPUs of {model} asked for, this box has {gpus_total}", "BadConstraints", True

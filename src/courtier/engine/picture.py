@@ -78,7 +78,7 @@ def device_room(
     taken = max(held, _observed_bytes(tenants, reading)) + _former_bytes(tenants, reading) + outside
     return DeviceRoom(
         device=device,
-        open=reading is not None and reading.fault is None and not reclaiming and quarantine is None,
+        open=reading is not None and reading.fault is None and not reclaiming and quarantine is None and not device.mig,
         reclaiming=reclaiming,
         mode=mode,
         memory_bytes_free=device.memory_bytes_usable - taken,

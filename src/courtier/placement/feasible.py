@@ -20,8 +20,8 @@ def gpus_wanted(request: Request) -> int:
 
 
 def of_model(devices: Sequence[Device], model: str | None) -> list[Device]:
-    """The devices that a request's model allows."""
-    return [device for device in devices if model is None or same_model(model, device.model)]
+    """The devices that a request's model allows. One that is divided in hardware can not be used as a whole."""
+    return [device for device in devices if not device.mig and (model is None or same_model(model, device.model))]
 
 
 def impossible(request: Request, box: Box) -> Reason | None:
@@ -59,6 +59,9 @@ def _gpus_impossible(request: Request, devices: Sequence[Device]) -> Reason | No
     if wanted == 0:
         return None
     fitting = of_model(devices, request.gpu_model)
+    divided = sum(1 for device in devices if device.mig)
+    if divided and wanted > len(devices) - divided:
+        return reason("gpus_divided", gpus=wanted, divided=divided, gpus_total=len(devices))
     if request.gpu_model is not None and not fitting:
         models = ", ".join(sorted({device.model for device in devices})) or "no GPUs at all"
         return reason("gpu_model_unknown", model=request.gpu_model, models=models)

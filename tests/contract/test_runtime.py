@@ -182,11 +182,11 @@ def test_a_revoked_start_that_was_cleaned_is_not_claimed_either(driver: Driver, 
 
 
 def test_revoking_what_was_claimed_says_what_is_there_and_harms_nothing(driver: Driver, key: AttemptKey) -> None:
-    running = driver.started(key, TAKES_400_MS)
-    assert running.phase is P.RUNNING
+    running = driver.started(key, ENDS_BY_ITSELF_ON_TERM)
     assert driver.revoke(key) == running == driver.observe(key)
+    assert driver.signal(key, signal.SIGTERM)
     ended = driver.until_phase(key, P.ENDED)
-    assert ended.exit_code == 4
+    assert (ended.exit_code, ended.stop_cause) == (3, None)
     assert driver.revoke(key) == ended
     assert driver.starts_of(key) == 1
 

@@ -16,7 +16,7 @@ from courtier.api import schema
 from courtier.api.openapi import OPERATIONS
 from courtier.cli.failure import Parser
 from courtier.cli.main import VERBS
-from courtier.daemon.settings import SETTINGS
+from courtier.daemon.settings import SETTINGS, WORD_SETTINGS
 from courtier.domain.lifecycle import CHANGES, STATE_CODES
 from courtier.domain.models import MODELS
 from courtier.domain.reasons import REASONS
@@ -58,7 +58,8 @@ def _verbs_page() -> str:
 
 
 def _settings_page() -> str:
-    rows = [(f"`{name}`", str(default), words) for name, (default, words) in SETTINGS.items()]
+    every: dict[str, tuple[int | str, str]] = {**SETTINGS, **WORD_SETTINGS}
+    rows = [(f"`{name}`", str(default) or "(empty)", words) for name, (default, words) in every.items()]
     return (
         "# Settings\n\nNone is needed. `settings.toml` in the home (`name = number`), or "
         "`courtier up --set name=number`. "

@@ -77,6 +77,8 @@ def _tail_offset(descriptor: int, size: int, lines: int) -> int:
     end, missing = size, lines
     if size and os.pread(descriptor, 1, size - 1) == b"\n":
         missing += 1
+    if missing == 0:
+        return size
     while end > 0:
         begin = max(0, end - CHUNK_BYTES)
         chunk = os.pread(descriptor, end - begin, begin)

@@ -23,8 +23,10 @@ from courtier.domain.workloads import (
 from courtier.engine.commands import (
     CleanAttempt,
     Command,
+    LimitAttempt,
     ReadDevices,
     RevokeAttempt,
+    SignalAttempt,
     StartAttempt,
     StopAttempt,
 )
@@ -41,7 +43,7 @@ from courtier.engine.stimuli import (
     Ticked,
 )
 from courtier.sim import checkers
-from courtier.sim.processes import Processes
+from courtier.sim.processes import Behaviour, Processes
 from courtier.sim.store import MemoryStore
 
 GIB = 1 << 30
@@ -112,11 +114,11 @@ class World:
             action()
         self.now = max(self.now, until_ms)
 
-    def _plan_of(self, job: Job) -> tuple[int, int]:
+    def _plan_of(self, job: Job) -> Behaviour:
         rng = random.Random(f"{self.seed}/plan/{job.id}")
         duration_ms, code = rng.randint(5, 3_000), rng.choice((0, 0, 0, 1, 7))
         self.codes[job.id] = code
-        return duration_ms, code
+        return Behaviour(duration_ms, code)
 
     def _reached(self, point: str, job_id: int) -> None:
         self.trace.append(f"{self.now} {point} {job_id}")
@@ -247,8 +249,12 @@ class World:
         match command:
             case StartAttempt(job):
                 self.processes.start(job)
-            case StopAttempt(key, cause, _):
-                self.processes.stop(key, cause)
+            case StopAttempt(key, cause, grace_ms):
+                self.processes.stop(key, cause, grace_ms=grace_ms)
+            case SignalAttempt(key, number):
+                self.processes.signal(key, number, leader_only=False)
+            case LimitAttempt(key, time_limit_ms):
+                self.processes.set_time_limit(key, time_limit_ms)
             case RevokeAttempt(key):
                 self._inbox.append(AttemptReported(self.processes.revoke(key)))
                 self.after(0, self._turn)

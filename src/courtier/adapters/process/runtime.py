@@ -156,7 +156,12 @@ class ProcessRuntime:
             # The user passes through to his job's socket; the files beside it stay closed to him.
             folder.chmod(0o711)
 
+    def _grave(self, key: AttemptKey) -> Path:
+        return self._run / REVOKED_NAME / str(key)
+
     def start(self, launch: Launch) -> None:
+        if self._grave(launch.key).exists():
+            return
         try:
             self._make_folder(launch)
         except FileExistsError:
@@ -186,6 +191,10 @@ class ProcessRuntime:
         loop.remove_writer(channel)
 
     def stop(self, key: AttemptKey, cause: StopCause, *, grace_ms: int) -> None:
+        # The supervisor may not have read the former wish yet: the file always holds the sum of all.
+        former = self._limits.get(key, {}).get("stop")
+        if former is not None:
+            cause, grace_ms = StopCause(former["cause"]), min(former["grace_ms"], grace_ms)
         self._control(key, stop={"cause": cause.value, "grace_ms": grace_ms})
 
     def set_time_limit(self, key: AttemptKey, time_limit_ms: int | None) -> None:
@@ -228,32 +237,39 @@ class ProcessRuntime:
         return marked(mark_of(self._tag, self._boot_id, str(key)).encode(), self._boot_id)
 
     def revoke(self, key: AttemptKey) -> AttemptStatus:
-        """By renaming the folder, which needs no room on a full disk: a claim goes by the folder's name."""
-        folder, grave = self._folder(key), self._run / REVOKED_NAME / str(key)
+        """By renaming the folder, which needs no room on a full disk: a claim goes by the folder's name.
+
+        The grave stays until the key is cleaned, so that no repeated start digs it up."""
+        folder, grave = self._folder(key), self._grave(key)
         try:
             os.rename(folder, grave)
         except FileNotFoundError:
+            with contextlib.suppress(OSError):
+                grave.mkdir(mode=0o700)
             return AttemptStatus(key, AttemptPhase.REVOKED)
         except OSError as error:
             raise PortError("revoke", f"{folder}: {error.strerror}") from error
         if (grave / "record").exists():
             os.rename(grave, folder)
             return self._status(key)
-        shutil.rmtree(grave, ignore_errors=True)
+        for path in grave.iterdir():
+            with contextlib.suppress(OSError):
+                path.unlink()
         return AttemptStatus(key, AttemptPhase.REVOKED)
 
     def clean(self, key: AttemptKey) -> None:
         self._unwatch(key)
         self._limits.pop(key, None)
-        shutil.rmtree(self._folder(key), ignore_errors=True)
+        for folder in (self._folder(key), self._grave(key)):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def attempts_on_disk(self) -> list[AttemptKey]:
-        """Every attempt that left traces."""
-        keys = []
-        for name in os.listdir(self._run):
+        """Every attempt that left traces, a grave too."""
+        keys = set()
+        for name in (*os.listdir(self._run), *os.listdir(self._run / REVOKED_NAME)):
             parts = name.split(".")
             if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit():
-                keys.append(AttemptKey(int(parts[0]), int(parts[1]), parts[2]))
+                keys.add(AttemptKey(int(parts[0]), int(parts[1]), parts[2]))
         return sorted(keys, key=str)
 
     # Observation ----------------------------------------------------------------------------------

@@ -334,7 +334,8 @@ class Supervisor:
             return
         self._control_seen = content
         control = json.loads(content)
-        if "time_limit_ms" in control:
+        # The file holds every wish so far: an old limit set anew would warn the job a second time.
+        if control.get("time_limit_ms", self._limit_ms) != self._limit_ms:
             self._set_limit(control["time_limit_ms"])
         stop = control.get("stop")
         if stop is not None:

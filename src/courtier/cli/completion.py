@@ -3,24 +3,28 @@
 import argparse
 import importlib
 
-from courtier.cli.failure import Failure, Parser
+from courtier.cli.failure import Parser
 from courtier.cli.main import VERBS
+from courtier.cli.options import add_output, check_format, dump
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 def configure(verb: str, parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: source <(courtier completion bash)"
-    parser.add_argument("-o", dest="format", help=argparse.SUPPRESS)
+    add_output(parser, formats=("table", "json"))
     parser.add_argument("shell", choices=SHELLS)
 
 
 def execute(verb: str, parser: argparse.ArgumentParser, argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
-    if arguments.format not in (None, "table"):
-        raise Failure("usage", "completion prints a script, it has no -o", 2)
+    check_format(arguments)
     flags = {name: verb_flags(name) for name in VERBS}
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell](flags))
+    script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell](flags)
+    if arguments.format == "json":
+        dump({"version": 1, "shell": arguments.shell, "script": script})
+    else:
+        print(script)
     return 0
 
 

@@ -76,7 +76,7 @@ class Executor:
             return
         try:
             payload = self._payload(job.spec.payload_sha256)
-            launch = launch_of(job, payload, broker.box, home=broker.home, log_bytes_max=broker.settings.log_bytes_max)
+            launch = launch_of(job, payload, broker.box, home=broker.home, settings=broker.settings)
             broker.runtime.start(launch)
         except PortError as error:
             status = AttemptStatus(job.attempt_key, AttemptPhase.REFUSED, error=error.text)

@@ -6,12 +6,13 @@ from pathlib import Path
 from courtier.daemon.access import owner_of
 from courtier.daemon.environment import job_environment, log_owners, log_paths
 from courtier.daemon.payload import Payload
+from courtier.daemon.settings import Settings
 from courtier.domain.devices import Box
 from courtier.domain.workloads import Job
 from courtier.engine.ports import Fenced, Launch, Owner, PortError
 
 
-def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max: int) -> Launch:
+def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, settings: Settings) -> Launch:
     """Raises PortError when the script or the log folder cannot be written."""
     stdout, stderr = log_paths(job, home, box.hostname)
     users_stdout, users_stderr = log_owners(job)
@@ -33,7 +34,7 @@ def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max
         stdout_path=stdout,
         stderr_path=stderr,
         append_logs=job.spec.append_logs or job.attempt > 1,
-        log_bytes_max=log_bytes_max,
+        log_bytes_max=settings.log_bytes_max,
         time_limit_ms=request.time_limit_ms,
         grace_ms=job.spec.grace_ms,
         warn_signal=job.spec.signal_number,
@@ -42,6 +43,7 @@ def launch_of(job: Job, payload: Payload, box: Box, *, home: Path, log_bytes_max
         cpus_milli=request.cpus * 1000,
         memory_bytes=request.memory_bytes,
         interactive=job.spec.interactive,
+        attach_ms=settings.attach_ms,
         terminal=job.spec.terminal,
         umask=job.spec.umask,
         owner=owner,

@@ -22,6 +22,7 @@ SETTINGS: dict[str, tuple[int, str]] = {
     "external_ignored_bytes": (512 << 20, "GPU memory used outside Courtier that keeps nobody off, as a display's"),
     "store_retry_ms": (1_000, "pause before a step that the store refused is tried again"),
     "barrier_after_ms": (600_000, "a job that waited longer lets no later one take what it waits for"),
+    "attach_ms": (30_000, "the client of `run` joins its job within this time, or the job is given up"),
     "log_bytes_max": (100 << 20, "cap of each log file of a job"),
     "array_size_max": (10_000, "jobs in one array"),
     "jobs_active_max": (200_000, "jobs that have not ended, in all"),
@@ -52,6 +53,7 @@ class Settings:
     external_ignored_bytes: int = SETTINGS["external_ignored_bytes"][0]
     store_retry_ms: int = SETTINGS["store_retry_ms"][0]
     barrier_after_ms: int = SETTINGS["barrier_after_ms"][0]
+    attach_ms: int = SETTINGS["attach_ms"][0]
     log_bytes_max: int = SETTINGS["log_bytes_max"][0]
     array_size_max: int = SETTINGS["array_size_max"][0]
     jobs_active_max: int = SETTINGS["jobs_active_max"][0]

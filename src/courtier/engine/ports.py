@@ -62,6 +62,7 @@ class Launch:
     interactive       the job waits for a client to attach before it starts, and is stopped when that client goes away
     terminal          the job gets a pseudo terminal (stdout and stderr are then one stream)
     umask             the submitter's
+    attach_ms         an interactive job that no client came to by then is given up
     owner             whom the command runs as, and whose rights open the user's files; None: the broker's own user
     stdout_is_users   the file was named by the user; otherwise it is Courtier's own
     stderr_is_users   the same for stderr
@@ -86,6 +87,7 @@ class Launch:
     interactive: bool
     terminal: bool
     umask: int
+    attach_ms: int = 30_000
     owner: Owner | None = None
     stdout_is_users: bool = False
     stderr_is_users: bool = False

@@ -27,8 +27,6 @@ from courtier.engine.ports import Launch
 
 NOTIFY_NAME = "notify.sock"
 CONTROL_NAME = "control"
-# The client of `run` connects within this time, or the job is given up.
-ATTACH_SECONDS_MAX = 30.0
 RSS_WATCH_SECONDS = 0.25
 KILL_AGAIN_SECONDS = 0.05
 # The control file is read on a poke; this often without one, should the poke be lost.
@@ -127,7 +125,7 @@ class Supervisor:
         self._read_control()
         self._say("claimed")
         if launch.interactive and self._stop_cause is None:
-            self._attach_by = time.monotonic() + ATTACH_SECONDS_MAX
+            self._attach_by = time.monotonic() + launch.attach_ms / 1000
         elif self._stop_cause is None:
             self._start()
         self._loop()

@@ -1,5 +1,6 @@
 """Completion scripts: the shell itself accepts them and completes verbs and flags as the parsers have them."""
 
+import json
 import shutil
 import subprocess
 
@@ -49,7 +50,9 @@ def test_the_shell_takes_the_script(shell: str, capsys: pytest.CaptureFixture[st
     subprocess.run([program, "-n"], input=text.encode(), check=True, capture_output=True)
 
 
-def test_hidden_flags_stay_hidden_and_another_format_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "-o" not in verb_flags("completion")
-    with pytest.raises(Failure, match="no -o"):
-        script("bash", capsys, "-o", "json")
+def test_the_script_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = script("bash", capsys)
+    document = json.loads(script("bash", capsys, "-o", "json"))
+    assert (document["version"], document["shell"], document["script"]) == (1, "bash", plain.rstrip("\n"))
+    with pytest.raises(Failure, match="-o yaml"):
+        script("bash", capsys, "-o", "yaml")

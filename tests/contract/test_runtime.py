@@ -359,7 +359,7 @@ def test_the_warning_comes_once_whatever_else_is_wished(real: RealDriver, key: A
 def test_a_wish_is_heard_at_once_and_not_at_the_next_look(real: RealDriver) -> None:
     waited_ms = []
     for key in (new_key(), new_key(), new_key()):
-        real.started(key, SLEEPS)
+        real.started(key, ENDS_BY_ITSELF_ON_TERM)  # its word came through the supervisor's loop
         asked_ms = real.now_ms()
         real.stop(key, StopCause.CANCEL, grace_ms=LONG_MS)
         waited_ms.append((real.until_phase(key, P.ENDED).finished_ms or 0) - asked_ms)

@@ -49,6 +49,7 @@ SLEEPS = Program("exec sleep 600", Behaviour(SLEEPS_MS))
 IGNORES_TERM = Program(f"trap '' TERM; echo ready; {_LOOP}", Behaviour(SLEEPS_MS, ignores=frozenset({signal.SIGTERM})))
 ENDS_BY_ITSELF_ON_TERM = Program(f"trap 'exit 3' TERM; echo ready; {_LOOP}", Behaviour(SLEEPS_MS, term_code=3))
 LEAVES_A_CHILD = Program("setsid sleep 600 & echo ready; exec sleep 600", Behaviour(SLEEPS_MS))
+LEAVES_A_STUBBORN_CHILD = Program(f"trap '' TERM; ({_LOOP}) & exit 7", Behaviour(5, 7))
 TAKES_400_MS = Program("sleep 0.4; exit 4", Behaviour(400, 4))
 
 

@@ -10,6 +10,7 @@ from runtimes import (
     ENDS_BY_ITSELF_ON_TERM,
     IGNORES_TERM,
     LEAVES_A_CHILD,
+    LEAVES_A_STUBBORN_CHILD,
     SLEEPS,
     SLEEPS_MS,
     TAKES_400_MS,
@@ -20,6 +21,8 @@ from runtimes import (
     exits,
 )
 
+from conftest import alive, wait_until
+from courtier.adapters.process.supervisor import CONTROL_SECONDS
 from courtier.domain.attempts import AttemptKey, AttemptPhase, AttemptStatus, StopCause
 from courtier.sim.processes import Behaviour
 
@@ -115,6 +118,16 @@ def test_repeated_stops_only_shorten_and_the_first_cause_stays(
     ended = driver.until_phase(key, P.ENDED)
     assert (ended.signal, ended.stop_cause) == (signal.SIGKILL, next(iter(StopCause)))
     assert ended.finished_ms is not None and ended.finished_ms < asked_ms + LONG_MS
+
+
+def test_what_it_left_behind_is_stopped_and_its_own_end_counts(driver: Driver, key: AttemptKey) -> None:
+    driver.start(key, LEAVES_A_STUBBORN_CHILD)
+    completing = driver.until_phase(key, P.COMPLETING)
+    assert (completing.exit_code, completing.finished_ms) == (7, None)
+    driver.stop(key, StopCause.CANCEL, grace_ms=0)
+    ended = driver.until_phase(key, P.ENDED)
+    assert (ended.exit_code, ended.signal, ended.stop_cause) == (7, None, None)
+    assert driver.living(key) == 0
 
 
 def test_a_stop_after_the_end_changes_nothing(driver: Driver, key: AttemptKey) -> None:
@@ -341,3 +354,32 @@ def test_the_warning_comes_once_whatever_else_is_wished(real: RealDriver, key: A
     real.stop(key, StopCause.CANCEL, grace_ms=300)
     real.until_phase(key, P.ENDED)
     assert real.log_of(key).count(b"warned") == 1
+
+
+def test_a_wish_is_heard_at_once_and_not_at_the_next_look(real: RealDriver) -> None:
+    waited_ms = []
+    for key in (new_key(), new_key(), new_key()):
+        real.started(key, ENDS_BY_ITSELF_ON_TERM)  # its word came through the supervisor's loop
+        asked_ms = real.now_ms()
+        real.stop(key, StopCause.CANCEL, grace_ms=LONG_MS)
+        waited_ms.append((real.until_phase(key, P.ENDED).finished_ms or 0) - asked_ms)
+    # The best of three, since the machine may be busy; without the poke none is near it.
+    assert min(waited_ms) < CONTROL_SECONDS * 1000 / 2
+
+
+def test_a_dead_supervisor_takes_its_leader_along_whoever_else_is_held_up(real: RealDriver, key: AttemptKey) -> None:
+    leader = real.started(key, LEAVES_A_CHILD).leader
+    assert leader is not None
+    with real.claims_held():
+        real.kill_supervisor(key)
+        wait_until(lambda: not alive(leader.pid), "the leader's death without a guardian")
+
+
+def test_the_runtime_sees_a_death_and_empties_the_tree_without_a_guardian(real: RealDriver, key: AttemptKey) -> None:
+    real.started(key, LEAVES_A_CHILD)
+    with real.claims_held():
+        tree = real.runtime.processes_of(key)
+        assert len(tree) >= 2
+        real.kill_supervisor(key)
+        real.until(lambda: any(s.phase is P.VANISHED for s in reports_of(real, key)), "the report of the death")
+        assert not any(alive(process.pid) for process in tree)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-gpu lint bench sim reference clean
+.PHONY: install demo test test-gpu lint bench bench-placement sim reference clean
 
 install: .venv/.installed
 
@@ -30,6 +30,10 @@ lint: install
 
 bench: install
 	@$(BIN)/python bench/main.py
+
+TRACES ?= ../shared/traces
+bench-placement: install
+	@$(BIN)/python bench/placement.py $(TRACES)
 
 reference: install
 	@$(BIN)/python -m courtier.cli.reference docs/reference

@@ -35,6 +35,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "up": ("box", "start the broker of this machine"),
     "down": ("box", "stop the broker; jobs go on"),
     "doctor": ("box", "what is wrong here and what to do"),
+    "sim": ("simulate", "placement policies on recorded load"),
+    "policy": ("simulate", "placement policies and what they weigh"),
     "drill": ("drill", "make trouble on a simulated GPU"),
     "completion": ("completion", "completion for bash, zsh or fish"),
     "version": ("box", "this version"),

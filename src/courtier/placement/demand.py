@@ -46,15 +46,20 @@ def shares_of(counts: Sequence[int]) -> list[int]:
 def demand_of(kinds: Iterable[Kind], models: Sequence[str]) -> Demand:
     """The demand of a sample of requests: classes (CPU, share, GPUs, models), the most frequent first."""
     kinds = list(kinds)
-    counts = Counter((kind.cpu_milli, kind.gpu_milli, kind.gpus, model_mask(kind.models, models)) for kind in kinds)
+    counts = Counter((kind.cpu_milli, kind.gpu_milli, kind.gpus, kind.models or ()) for kind in kinds)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], *(-amount for amount in item[0][:3]), item[0][3]))
-    wanted, covered, chosen = sum(counts.values()) * COVERED_PERCENT, 0, list[tuple[tuple[int, int, int, int], int]]()
+    wanted, covered, chosen = (
+        sum(counts.values()) * COVERED_PERCENT,
+        0,
+        list[tuple[tuple[int, int, int, tuple[str, ...]], int]](),
+    )
     for item in ordered:
         chosen.append(item)
         covered += item[1] * 100
         if covered >= wanted:
             break
-    table = np.array([key for key, _ in chosen], dtype=np.int64).reshape(-1, 4)
+    rows = [(*key[:3], model_mask(key[3] or None, models)) for key, _ in chosen]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     cpu = sum(key[0] * count for key, count in chosen if key[2] > 0)
     gpu = sum(key[1] * key[2] * count for key, count in chosen if key[2] > 0)
     return Demand(

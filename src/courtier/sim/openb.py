@@ -94,7 +94,7 @@ def _request(row: dict[str, str]) -> Kind:
         int(row["memory_mib"]),
         int(row["num_gpu"]),
         int(row["gpu_milli"]),
-        tuple(sorted(set(models.split("|")))) if models else None,
+        tuple(models.split("|")) if models else None,
     )
 
 

@@ -144,6 +144,15 @@ class LiveBroker:
             wait_until(lambda: not (self.home / "broker.sock").exists(), "the end of the broker")
 
 
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is nobody's business here."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LiveBroker]:
     """A broker shared by the tests of one module: for tests that leave it as they found it."""

@@ -247,15 +247,6 @@ def judge(scene: Scene, point: str, fault: str) -> None:
     assert live.kinds(job) == kinds
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is nobody's business here."""
-    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    yield process
-    process.kill()
-    process.wait()
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("point", POINTS)
 def test_point_meets_fault(scene: Scene, stranger: subprocess.Popen[bytes], point: str, fault: str) -> None:

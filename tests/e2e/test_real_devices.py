@@ -46,14 +46,6 @@ def make() -> Iterator[Make]:
     shutil.rmtree(base, ignore_errors=True)
 
 
-@pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    yield process
-    process.kill()
-    process.wait()
-
-
 def gpus(live: LiveBroker) -> list[dict[str, Any]]:
     return live.client.call("GET", "/v1/gpus")["gpus"]  # type: ignore[no-any-return]
 

@@ -39,6 +39,14 @@ def house_of(folder: Path, planted: dict[str, str]) -> Path:
     return folder
 
 
+def test_a_daemon_loads_no_arrays_and_no_compiler() -> None:
+    """Placement over a fleet is for clusters and simulations: a box's broker stays small without it."""
+    modules = "courtier.daemon.main, courtier.daemon.backend, courtier.daemon.broker, courtier.api.server"
+    code = f"import sys, {modules}; print(sorted({{'numpy', 'numba', 'pynvml'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_arrows_point_down() -> None:
     done = lint_imports(ROOT)
     assert done.returncode == 0, done.stdout.decode()

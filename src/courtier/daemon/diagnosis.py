@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 
 from courtier.daemon.broker import Broker, now_ms
 from courtier.engine.picture import holder_of
@@ -19,6 +20,7 @@ def diagnose(broker: Broker) -> list[dict[str, str | None]]:
         _readings(broker),
         _isolation(broker),
         _enforcement(broker),
+        *_installation(),
         _disk(broker),
         _queue(broker),
     ]
@@ -107,6 +109,26 @@ def _enforcement(broker: Broker) -> dict[str, str | None]:
         f"no writable cgroup: memory limits are held by {level}, CPU limits are not held",
         "run the broker as root, or give its user a delegated cgroup (systemd: Delegate=yes)",
     )
+
+
+def _installation() -> list[dict[str, str | None]]:
+    """Root's broker serves users whose jobs call its srun: they must be able to run its Python."""
+    closed = closed_to_others(sys.executable) if os.geteuid() == 0 else None
+    if closed is None:
+        return []
+    text = f"other users can not run {sys.executable}: {closed} is closed to them, so srun fails in their jobs"
+    return [_entry("installation", "warn", text, "install Courtier where every user can read it, as in /opt")]
+
+
+def closed_to_others(program: str) -> str | None:
+    """The first folder on the way to a program, or the program, that others may not pass; None when they may."""
+    for path in {program, os.path.realpath(program)}:
+        parts = path.split("/")
+        for length in range(2, len(parts) + 1):
+            part = "/".join(parts[:length])
+            if not os.stat(part).st_mode & 0o001:
+                return part
+    return None
 
 
 def _disk(broker: Broker) -> dict[str, str | None]:

@@ -7,7 +7,11 @@ from pathlib import Path
 from courtier.adapters.filesystem import refuse_network_filesystem
 from courtier.engine.ports import PortError
 
-SHIM_SRUN = '#!/bin/sh\nexec "{python}" -I -m courtier.cli.srun "$@"\n'
+SHIM_SRUN = """#!/bin/sh
+[ -x "{python}" ] && exec "{python}" -I -m courtier.cli.srun "$@"
+echo "courtier: srun can not run here: {python} is not open to this user (courtier doctor)" >&2
+exit 126
+"""
 
 
 def prepare_home(home: Path, python: str) -> None:

@@ -46,6 +46,10 @@ class WorkerProcess:
         """Whether it has ended; also takes its exit status, so that no zombie stays."""
         return self._process.poll() is not None
 
+    def forget(self) -> None:
+        """Nobody waits for it any more: the kernel ends it when it can."""
+        self._process.returncode = 0
+
     def gone_within(self, seconds: float) -> bool:
         """Waits for its end, at most so long. For places outside an event loop."""
         try:

@@ -23,6 +23,8 @@ WORKERS_ABANDONED_MAX = 2
 # NVML sees a GPU that came back only after a new start, so a worker that misses one is replaced this often.
 RENEW_MS = 60_000
 RECEIVE_BYTES = 1 << 16
+# A killed worker is waited for so long at the end; one that the kernel holds is left to it.
+CLOSE_SECONDS_MAX = 1.0
 # What is queued for a worker that does not read (it is stopped) before it counts as hung.
 SEND_BYTES_MAX = 1 << 16
 
@@ -98,10 +100,11 @@ class NvmlTelemetry:
             self._disarm(gpu)
         if self._restart is not None:
             self._restart.cancel()
-        worker = self._worker
         self._drop()
-        if worker is not None:
-            worker.gone_within(1.0)
+        for worker in self._abandoned:
+            if not worker.gone_within(CLOSE_SECONDS_MAX):
+                worker.forget()
+        self._abandoned.clear()
 
     def request(self, uuids: Iterable[str]) -> None:
         """Asks for fresh readings; those under way are waited for, not doubled. Unknown GPUs are ignored.

@@ -140,6 +140,7 @@ class LiveBroker:
             for job in self.client.call("GET", "/v1/jobs")["jobs"]:
                 with contextlib.suppress(RequestRefused):
                     self.post(job["id"], "cancel", {"now": True})
+        with contextlib.suppress(NoBroker):
             self.client.call("POST", "/v1/shutdown", {"cancel_jobs": True})
             wait_until(lambda: not (self.home / "broker.sock").exists(), "the end of the broker")
 

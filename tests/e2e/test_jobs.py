@@ -229,3 +229,12 @@ def test_long_home_path(tmp_path: Path) -> None:
         assert live.cli("run", "--", "echo", "far").stdout == b"far\n"
     finally:
         live.stop()
+
+
+def test_down_while_jobs_end_by_themselves(own_broker: LiveBroker) -> None:
+    """A job that ends between the request and its step needs no stop, and keeps nobody from stopping the broker."""
+    for _ in range(4):
+        own_broker.submit("sleep", "0.03", gpus=1, array=list(range(24)))
+        own_broker.cli("down", "--cancel-jobs")
+        own_broker.up()
+    assert own_broker.client.call("GET", "/v1/jobs")["jobs"] == []

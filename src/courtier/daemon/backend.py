@@ -384,9 +384,13 @@ class BrokerBackend:
         viewer = self._viewer(peer)
         viewer.require_admin("stopping the broker")
         if cancel_jobs:
-            live = tuple(self._broker.loop.state.jobs)
-            if live:
-                await self._ask(lambda token: StopAsked(token, live, StopCause.CANCEL, viewer.user))
+            state = self._broker.loop.state
+            try:
+                # Looked up within the step: a job may have ended since, and one that has needs no stop.
+                await self._ask(lambda token: StopAsked(token, tuple(state.jobs), StopCause.CANCEL, viewer.user))
+            except ApiError as error:
+                if error.status >= 500:
+                    raise
             while self._broker.loop.state.holding:
                 await self._broker.wait_change(1000)
         self._shutdown()

@@ -12,6 +12,7 @@ from courtier.api.peer import user_name
 from courtier.engine.ports import PortError
 
 NAME = "\0courtier/gpus"
+ASK_SECONDS_MAX = 1.0
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -21,19 +22,31 @@ def claim_gpus(name: str = NAME) -> socket.socket:
     try:
         claim.bind(name)
         claim.listen(8)
+        claim.setblocking(False)
     except OSError as error:
         claim.close()
         raise PortError("gpus_taken", f"the GPUs of this machine belong to another broker: {_holder(name)}") from error
     return claim
 
 
+def answer_askers(claim: socket.socket) -> None:
+    """Takes those who ask who it is out of the queue; the kernel has told them. For the holder's event loop."""
+    try:
+        while True:
+            claim.accept()[0].close()
+    except OSError:
+        return
+
+
 def _holder(name: str) -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        # A holder that is stopped does not empty its queue: nobody waits for it.
+        connection.settimeout(ASK_SECONDS_MAX)
         try:
             connection.connect(name)
             packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
-            return "it is just ending"
+            return "it does not say which"
     pid, uid, _ = _CREDENTIALS.unpack(packed)
     return f"pid {pid} of {user_name(uid)}{_home_of(pid)}"
 

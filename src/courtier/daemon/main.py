@@ -18,7 +18,7 @@ from courtier.adapters.process.fence_probe import FenceVerdict, probe_fence
 from courtier.adapters.process.identity import boot_id as machine_boot_id
 from courtier.adapters.simbox import parse_models, simulated_devices, simulated_host
 from courtier.api.client import Client, NoBroker
-from courtier.daemon.gpulock import claim_gpus
+from courtier.daemon.gpulock import answer_askers, claim_gpus
 from courtier.daemon.home import lock_home, prepare_home
 from courtier.daemon.inventory import Inventory, take_inventory
 from courtier.daemon.nodes import make_control_nodes
@@ -192,6 +192,8 @@ async def _serve(
 
     # Kept for the life of the broker: nobody else may place jobs on these GPUs.
     claim = claim_gpus() if box.simulated is None and box.devices else None
+    if claim is not None:
+        asyncio.get_running_loop().add_reader(claim, answer_askers, claim)
     broker = Broker(home, box, boot, settings, SqliteStore(home / "courtier.db"))
     stopped = asyncio.Event()
     backend = BrokerBackend(broker, stopped.set)
@@ -214,5 +216,6 @@ async def _serve(
     await serving
     await broker.stop()
     if claim is not None:
+        asyncio.get_running_loop().remove_reader(claim)
         claim.close()
     (home / "broker.sock").unlink(missing_ok=True)

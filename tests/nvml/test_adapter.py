@@ -572,6 +572,30 @@ def test_no_more_than_two_workers_that_cannot_be_killed(world: World, monkeypatc
     asyncio.run(scenario())
 
 
+def test_an_answer_that_was_on_its_way_does_not_count_against_the_next_worker(world: World) -> None:
+    """Asked while no worker was there, told of it once the next one has begun: that one is left alone."""
+    world.add_gpus(2)
+
+    async def scenario() -> None:
+        async with telemetry(found().devices) as desk:
+            first = desk.nvml.worker_pid
+            assert first is not None and (await desk.reading(world.uuid(0))).fault is None
+            world.raw.init_error = nvml_world.LIB_RM_VERSION_MISMATCH
+            os.kill(first, signal.SIGKILL)
+            await desk.reading_with(world.uuid(1), lambda r: r.fault == "driver_mismatch")
+            while desk.nvml.worker_pid is not None:
+                await desk.reading(world.uuid(1))
+            world.raw.init_error = 0
+            desk.nvml.request([world.uuid(1)])
+            desk.nvml._start()
+            begun = desk.nvml.worker_pid
+            assert begun is not None
+            await desk.until(lambda: desk.heard[-1].fault is None)
+            assert desk.nvml.worker_pid == begun
+
+    asyncio.run(scenario())
+
+
 def test_the_driver_is_updated_under_a_running_daemon(world: World) -> None:
     world.add_gpus(2)
 

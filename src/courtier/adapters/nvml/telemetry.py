@@ -30,7 +30,8 @@ SEND_BYTES_MAX = 1 << 16
 
 
 class _Gpu:
-    """What is under way for one GPU. asked: a Look is with the worker; wanted: somebody waits for a reading."""
+    """What is under way for one GPU. asked: a Look is with the worker; wanted: somebody waits for a reading; hopeless:
+    the timer is to answer at once, since no worker can be asked."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -38,6 +39,7 @@ class _Gpu:
         self.asked_at_ms = 0
         self.wanted = False
         self.late = False
+        self.hopeless = False
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -147,6 +149,10 @@ class NvmlTelemetry:
         self._send(Watch(gpus=[(gpu.device.uuid, gpu.device.pci_bus_id) for gpu in self._gpus.values()]))
         for gpu in self._gpus.values():
             gpu.late = False
+            if gpu.hopeless:
+                # There is somebody to ask again: an answer meant for nobody must not count against the new worker.
+                self._disarm(gpu)
+                gpu.timer = self._loop.call_later(self._deadline_ms / 1000, self._expired, gpu)
             if gpu.wanted:
                 self._ask(gpu)
 
@@ -221,9 +227,11 @@ class NvmlTelemetry:
     def _expire_soon(self, gpu: _Gpu) -> None:
         """No answer is to be waited for: the driver refused to start."""
         self._disarm(gpu)
+        gpu.hopeless = True
         gpu.timer = self._loop.call_later(0, self._expired, gpu)
 
     def _disarm(self, gpu: _Gpu) -> None:
+        gpu.hopeless = False
         if gpu.timer is not None:
             gpu.timer.cancel()
             gpu.timer = None
@@ -266,6 +274,7 @@ class NvmlTelemetry:
 
     def _expired(self, gpu: _Gpu) -> None:
         gpu.timer = None
+        gpu.hopeless = False
         gpu.late = gpu.asked
         fault = "gpu_hung" if self._worker is not None else self._fault_down
         # What was wanted is answered by this; who still wants to know asks again.

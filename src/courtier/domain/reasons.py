@@ -81,6 +81,13 @@ REASONS: dict[str, ReasonKind] = {
         "can not be used until the machine starts anew: the driver's library and its kernel module differ", "NodeDown"
     ),
     "driver_failed": ReasonKind("can not be read: the driver refuses", "NodeDown"),
+    "layout_busy": ReasonKind(
+        "the new layout has no place for the {profile} at {start}, which is used by {holder}", "Resources"
+    ),
+    "layout_blocked": ReasonKind(
+        "there would be room if the {profile} at {start} moved, which is used by {holder}", "Resources"
+    ),
+    "layout_impossible": ReasonKind("no layout of this GPU holds {profiles}", "BadConstraints", True),
     "gpu_hot": ReasonKind("is at {celsius} C, {hot_celsius} C is hot", "None"),
     # impossible
     "gpus_exceed_inventory": ReasonKind("{gpus} GPUs asked for, this box has {gpus_total}", "BadConstraints", True),

@@ -122,7 +122,7 @@ def _installation() -> list[dict[str, str | None]]:
 
 def closed_to_others(program: str) -> str | None:
     """The first folder on the way to a program, or the program, that others may not pass; None when they may."""
-    for path in {program, os.path.realpath(program)}:
+    for path in (os.path.realpath(program), program):
         parts = path.split("/")
         for length in range(2, len(parts) + 1):
             part = "/".join(parts[:length])

@@ -109,3 +109,11 @@ def test_stderr_that_joins_stdout_is_given_once(tmp_path: Path) -> None:
     broker = broker_of(tmp_path, [ENDED])
     assert read(read_log, broker, job, LogQuery())[1] == b"both"
     assert read(read_log, broker, job, LogQuery(stream="stderr"))[1] == b""
+
+
+def test_a_log_that_is_a_pipe_is_empty_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    job = make_job(1, spec=make_spec(stdout=str(tmp_path / "pipe"), uid=os.geteuid()))
+    broker = broker_of(tmp_path, [ENDED])
+    assert read(read_log, broker, job, LogQuery()) == (0, b"")
+    assert read(read_log, broker, job, LogQuery(tail_lines=3)) == (0, b"")
